@@ -58,8 +58,9 @@ def wheels(target, scratch, requirements):
     made = scratch / requirements.stem
     platforms = [word for platform in PLATFORMS for word in ("--platform", platform)]
     print(f"fetching {what} ({size}, once)", flush=True)
-    pip("install", "--only-binary=:all:", *WHEEL, *platforms, "--root-user-action=ignore", "--require-hashes", "--no-compile",
-        "--target", str(made), "-r", str(requirements))
+    # without --no-compile, pip compiles Python files that nothing imports
+    pip("install", "--only-binary=:all:", *WHEEL, *platforms, "--root-user-action=ignore", "--require-hashes",
+        "--no-compile", "--target", str(made), "-r", str(requirements))
     publish(made, target, requirements)
 
 

@@ -302,7 +302,8 @@ fn a_request_that_cannot_be_met_is_one_sentence() {
     import("has a tensor model.layers.1.input_layernorm.weight, which this architecture does not use");
     broken("\"intermediate_size\": 24", "\"intermediate_size\": 32");
     import(
-        "has model.layers.0.mlp.down_proj.weight as BF16[16, 24], but this model needs a floating-point tensor of shape [16, 32]",
+        "has model.layers.0.mlp.down_proj.weight as BF16[16, 24], but this model needs a floating-point tensor of \
+         shape [16, 32]",
     );
     broken("", "");
     refused(&["generate", text(&empty)], 1, "holds no model");

@@ -1,5 +1,5 @@
 //! `stagecoach`: the launcher, a stage, and the tools around them.
 
 fn main() {
-    std::process::exit(stagecoach::cli::main(stagecoach::cli::open_local_volume));
+    stagecoach::cli::main(stagecoach::cli::open_local_volume)
 }

@@ -21,6 +21,7 @@ mod tokenize;
 mod top;
 mod why;
 
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -88,10 +89,17 @@ pub fn open_local_volume(folder: &Path) -> Arc<dyn Volume> {
     Arc::new(FileSystemVolume::new(folder))
 }
 
-/// Parses the arguments, runs the command and returns the process's exit code. A stage accesses its checkpoints through
-/// `open_volume`, so that tests can inject faults.
-pub fn main(open_volume: VolumeOpener) -> i32 {
-    let cli = Cli::parse();
+/// Parses the arguments, runs the command and ends the process with the command's exit code. A stage accesses its
+/// checkpoints through `open_volume`, so that tests can inject faults.
+pub fn main(open_volume: VolumeOpener) -> ! {
+    let code = run_command(Cli::parse(), open_volume);
+    // stdout keeps the last line until it is complete
+    let _ = std::io::stdout().flush();
+    stagecoach_os::exit_now(code)
+}
+
+/// Runs the command. Returns the process's exit code.
+fn run_command(cli: Cli, open_volume: VolumeOpener) -> i32 {
     // The log goes to stderr, because stdout has events and results. Errors of writing the log are not logged: the
     // stderr of a stage is a file, and a second write to a full volume would fail and panic.
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into());

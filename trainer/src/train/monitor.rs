@@ -183,9 +183,7 @@ impl StageMonitor {
             if matches!(kind, FailureKind::Done | FailureKind::Drained) {
                 flush(&self.0.telemetry);
             }
-            // not `exit`, which would run the destructors of libtorch while other threads are inside libtorch
-            // SAFETY: The call ends the process at once. All data that must persist has been written.
-            unsafe { libc::_exit(kind.exit_code().code()) }
+            stagecoach_os::exit_now(kind.exit_code().code())
         }
         drop(state);
         loop {

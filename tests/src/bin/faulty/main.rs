@@ -4,5 +4,5 @@
 mod bit_flip;
 
 fn main() {
-    std::process::exit(stagecoach::cli::main(stagecoach_tests::faulty::mount));
+    stagecoach::cli::main(stagecoach_tests::faulty::mount)
 }

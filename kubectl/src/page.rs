@@ -10,9 +10,6 @@ use stagecoach_api::contract::{CONTAINER_NAME, PAGE_NOTE};
 use crate::cluster::{self, JobPod, PodRole};
 use crate::kubectl::Kubectl;
 
-/// The flag of `kubectl logs` that limits the size of the log. A process logs the page's address when it becomes a
-/// leader for the first time, normally when it starts. The address is then in the first bytes of the log.
-const LOG_BYTES: &str = "--limit-bytes=4000000";
 /// The beginning of the page's address, which names the loopback interface of the pod.
 const LOOPBACK: &str = "http://127.0.0.1:";
 
@@ -44,13 +41,14 @@ impl PageCommand {
         let (pod, address) = candidates
             .iter()
             .find_map(|pod| {
-                let log = kubectl.output(&["logs", &pod.name, "--container", CONTAINER_NAME, LOG_BYTES]).ok()?;
+                // a spare may have logged the address late, when it became the leader, so this reads the whole log
+                let log = kubectl.output(&["logs", &pod.name, "--container", CONTAINER_NAME]).ok()?;
                 Some((pod, address(&log)?))
             })
             .with_context(|| {
                 format!(
-                    "no running pod of job {} has the address of a page in its log: stage 0 of the built-in trainer \
-                     logs the address when it starts, and a rotated log no longer contains the address",
+                    "no running pod of job {} has the address of a page in its log: the leader of the built-in trainer \
+                     logs the address when it begins to lead, and a rotated log no longer contains the address",
                     self.job
                 )
             })?;

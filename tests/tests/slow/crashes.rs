@@ -14,8 +14,8 @@ const SYNC: &str = "{everySteps: 2, keepLast: 1, mode: Sync}";
 const ASYNC: &str = "{everySteps: 2, keepLast: 1, mode: Async}";
 /// The steps of the checkpoints in `damaged/` after a run that resumed from a folder with leftovers.
 const MESS: [u64; 2] = [0, COMMITTED[2]];
-/// The number of crashes in the sample at calls other than renames, syncs and the creation of folders. Also the number
-/// of crashes in the test with asynchronous saves.
+/// The number of crashes in the sample at calls other than renames. Also the number of crashes in the test with
+/// asynchronous saves.
 const SAMPLE: usize = 10;
 
 struct Death {
@@ -38,23 +38,12 @@ fn ways(from_leftovers: bool, calls: &[StageCall]) -> impl Iterator<Item = Death
     })
 }
 
-/// Returns a sample: every rename and file sync with all kinds of crashes, every mkdir and folder sync with one kind,
-/// and [`SAMPLE`] other crashes.
+/// Returns a sample: every rename with all kinds of crashes, since a rename commits what was written before it, and
+/// [`SAMPLE`] other crashes.
 fn sample(deaths: Vec<Death>) -> Vec<Death> {
     let mut draws = Draws(seed());
-    let (mut chosen, mut rest) = (Vec::new(), Vec::new());
-    let mut before = false;
-    for death in deaths {
-        if death.fault == VolumeFault::CrashBefore {
-            before = draws.below(2) == 0;
-        }
-        match death.call.operation.as_str() {
-            "rename" | "sync" => chosen.push(death),
-            "make_dir" | "sync_dir" if before == (death.fault == VolumeFault::CrashBefore) => chosen.push(death),
-            "make_dir" | "sync_dir" => {}
-            _ => rest.push(death),
-        }
-    }
+    let (mut chosen, mut rest): (Vec<Death>, Vec<Death>) =
+        deaths.into_iter().partition(|death| death.call.operation == "rename");
     chosen.extend((0..SAMPLE).map(|_| rest.swap_remove(draws.below(rest.len() as u64) as usize)));
     chosen
 }

@@ -35,8 +35,8 @@ const FLOAT: &str = "Float32";
 const BFLOAT: &str = "BFloat16";
 
 #[rustfmt::skip]
-const SHAPES: [JobShape; 15] = [
-    JobShape { model_type: LLAMA, stages: 2, pipeline: "schedule: {type: 1F1B}", model: [12, 512, 8, 4, 1376, 4096], tied: false, precision: FLOAT, batch: [4, 8, 128], copies: false, lora: true },
+const SHAPES: [JobShape; 16] = [
+    JobShape { model_type: LLAMA, stages: 2, pipeline: "schedule: {type: 1F1B}", model: [8, 256, 4, 2, 704, 4096], tied: false, precision: FLOAT, batch: [4, 8, 128], copies: false, lora: true },
     JobShape { model_type: LLAMA, stages: 3, pipeline: "schedule: {type: 1F1B}", model: [6, 384, 6, 2, 1024, 4096], tied: true, precision: FLOAT, batch: [4, 4, 128], copies: true, lora: false },
     JobShape { model_type: LLAMA, stages: 3, pipeline: "schedule: {type: 1F1B}", model: [6, 256, 4, 4, 704, 4096], tied: true, precision: BFLOAT, batch: [6, 8, 128], copies: false, lora: false },
     JobShape { model_type: LLAMA, stages: 2, pipeline: "schedule: {type: InterleavedZeroBubble}, virtualStages: 2", model: [8, 256, 4, 2, 704, 4096], tied: false, precision: FLOAT, batch: [4, 8, 128], copies: false, lora: false },
@@ -48,6 +48,7 @@ const SHAPES: [JobShape; 15] = [
     JobShape { model_type: LLAMA, stages: 2, pipeline: "schedule: {type: ZBVZeroBubble}, virtualStages: 2", model: [8, 256, 4, 2, 704, 4096], tied: true, precision: BFLOAT, batch: [4, 8, 128], copies: false, lora: false },
     JobShape { model_type: LLAMA, stages: 1, pipeline: "schedule: {type: GPipe}, recompute: Full", model: [6, 384, 6, 2, 1024, 4096], tied: false, precision: BFLOAT, batch: [4, 16, 128], copies: false, lora: false },
     JobShape { model_type: LLAMA, stages: 4, pipeline: "schedule: {type: 1F1B}", model: [4, 512, 8, 8, 1376, 2048], tied: true, precision: FLOAT, batch: [8, 2, 256], copies: false, lora: false },
+    JobShape { model_type: LLAMA, stages: 2, pipeline: "schedule: {type: 1F1B}", model: [12, 512, 8, 4, 1376, 4096], tied: false, precision: FLOAT, batch: [4, 8, 128], copies: false, lora: true },
     JobShape { model_type: LLAMA, stages: 2, pipeline: "schedule: {type: InterleavedZeroBubble}", model: [12, 512, 8, 4, 1376, 4096], tied: true, precision: FLOAT, batch: [4, 8, 128], copies: true, lora: true },
     JobShape { model_type: LLAMA, stages: 3, pipeline: "schedule: {type: 1F1B}, recompute: Selective", model: [12, 512, 8, 4, 1376, 4096], tied: true, precision: BFLOAT, batch: [4, 8, 128], copies: false, lora: true },
     JobShape { model_type: ModelType::Qwen2, stages: 2, pipeline: "schedule: {type: 1F1B}", model: [6, 256, 4, 2, 704, 4096], tied: true, precision: BFLOAT, batch: [4, 16, 128], copies: false, lora: false },

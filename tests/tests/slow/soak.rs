@@ -24,7 +24,7 @@ fn number(variable: &str, otherwise: u64) -> u64 {
 }
 
 fn kills() -> u64 {
-    number("STAGECOACH_KILLS", 12)
+    number("STAGECOACH_KILLS", 6)
 }
 
 /// Returns a job that saves often and has no end. A nonempty `memory` adds checkpoints in memory.

@@ -16,6 +16,11 @@ const REPO: &str = "datasets/org/plays";
 /// The (stages, replicas) pairs with which the job continues after an interruption.
 const MESHES: [(usize, usize); 5] = [(3, 1), (2, 1), (1, 1), (2, 2), (1, 4)];
 
+/// The number of interruptions of the job that is interrupted.
+const INTERRUPTIONS: u64 = 10;
+/// The number of steps from one interruption to the next.
+const INTERVAL: u64 = 12;
+
 /// Returns files of several formats. The Parquet file has several blocks, and is too large to be read together with its
 /// footer.
 fn files(seed: u64) -> [(&'static str, Vec<u8>); 3] {
@@ -61,9 +66,9 @@ fn job(streaming: &str) -> TestJob {
         corpus: format!(
             "{sources}\n    streaming: {{windowSequences: 24, blockBytes: 4096{streaming}}}\n    cache: {{maxBytes: 1}}"
         ),
-        // the last interruption is at step 120
-        steps: 240,
-        decay_steps: Some(240),
+        // twice the step of the last interruption
+        steps: 2 * INTERRUPTIONS * INTERVAL,
+        decay_steps: Some(2 * INTERRUPTIONS * INTERVAL),
         gradient_blocks: 4,
         extra:
             "  checkpoint: {everySteps: 5, keepLast: 2}\n  restart: {maxRestarts: 100, backoff: {initialSeconds: 0}}\n"
@@ -110,7 +115,7 @@ fn disturb(remote: &Remote, draws: &mut Draws) {
 }
 
 #[test]
-fn twenty_interruptions_of_every_kind_leave_one_result() {
+fn interruptions_of_every_kind_leave_one_result() {
     let remote = Remote::start();
     let expected = undisturbed(&remote);
     let workspace = corpus::workspace();
@@ -119,8 +124,8 @@ fn twenty_interruptions_of_every_kind_leave_one_result() {
     let mut draws = Draws(44);
     let mut job = job("");
     let mut launched = start(&remote, workspace, &job, &[]);
-    for interruption in 0..20 {
-        launched.wait_for_step(6 * (interruption + 1));
+    for interruption in 1..=INTERRUPTIONS {
+        launched.wait_for_step(INTERVAL * interruption);
         disturb(&remote, &mut draws);
         let stages = launched.wait_for_stages(job.stages * job.data_parallel);
         if draws.below(2) == 0 {

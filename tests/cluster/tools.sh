@@ -64,7 +64,7 @@ for tool in "$@"; do
         command -v go >/dev/null || { echo "go is missing: install Go 1.26 or newer from https://go.dev/dl" >&2; exit 1; }
         echo "building $tool ($count of $#, once, into $cache/$built)" >&2
         mkdir -p "$cache/$built"
-        (cd "$module" && CGO_ENABLED=0 nice go build -p 2 -trimpath -ldflags="$flags" \
+        (cd "$module" && CGO_ENABLED=0 nice go build -p 2 -trimpath -gcflags=all=-dwarf=false -ldflags="$flags" \
             -o "$cache/$built/.building-$tool" "$(package_of "$tool")")
         # JobSet's source contains its CRD
         [ "$tool" != jobset ] || install -m 644 "$(source_of jobset sigs.k8s.io/jobset)"/config/components/crd/bases/*.yaml \

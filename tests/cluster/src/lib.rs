@@ -29,4 +29,4 @@ pub use plane::ControlPlane;
 pub use process::{Process, run};
 pub use proxy::{Fate, Proxy, Seen};
 pub use stagecoach_test_wait::{Deadline, attempt, is_gone, process_state, until, until_or_tell, until_within};
-pub use tools::tool;
+pub use tools::{GARBAGE_COLLECTION, tool};

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cgroups;
 use super::place::NodeFolder;
-use stagecoach_cluster::attempt;
+use stagecoach_cluster::{GARBAGE_COLLECTION, attempt};
 
 /// The time in seconds from SIGTERM to SIGKILL.
 const GRACE_SECONDS: u64 = 15;
@@ -44,6 +44,7 @@ impl Daemon {
         let mut process = Command::new(&command[0]);
         process.args(&command[1..]).current_dir(place.path());
         process.env_clear().env("PATH", path).env("HOME", place.path()).env("TMPDIR", place.at("tmp"));
+        process.envs([GARBAGE_COLLECTION]);
         process.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         // SAFETY: setsid and write are async-signal-safe, and the files live until the child has been made.
         unsafe {

@@ -91,9 +91,11 @@ test-slow: build texts ## disturbs whole jobs in every way, and explores the sta
 test-kubernetes: build ## tests operator, kubectl plugin and chart with a Kubernetes API server, which it builds once; needs Go
 	@tests/cluster/tools.sh $(CACHE) >/dev/null
 	@tests/next_version.sh $(NEXT_VERSION)
-	@# these tests wait more than they compute, so the test threads may outnumber the cores
-	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) STAGECOACH_NEXT_VERSION=$(NEXT_VERSION) \
-		cargo test --workspace $(addprefix --test ,$(CLUSTER_TEST_BINARIES)) -- --test-threads=6
+	@# Many tests wait, so the test threads outnumber the cores. The tests of queues have a process of their own, because
+	@# the clusters that tests share run until the process ends.
+	export STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) STAGECOACH_NEXT_VERSION=$(NEXT_VERSION); \
+		cargo test --workspace $(addprefix --test ,$(CLUSTER_TEST_BINARIES)) -- --test-threads=6 --skip queues::; \
+		cargo test --workspace --test operator -- --test-threads=6 queues::
 
 test-all: test test-slow test-kubernetes datasets ## runs test, test-slow, test-kubernetes and datasets: all tests that need no root
 

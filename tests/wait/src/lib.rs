@@ -11,6 +11,12 @@ const SECONDS: u64 = 240;
 /// The smallest and the largest factor by which the load of the machine extends a time limit.
 const FACTORS: (f64, f64) = (1.0, 5.0);
 
+/// The pause between two checks of a condition, in durations of a check. A condition may be a request to a server, and
+/// tests that wait in parallel must not keep the cores busy with requests.
+const IDLE: u32 = 4;
+/// The shortest and the longest pause between two checks of a condition.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
+
 /// The time until which a test waits for a condition. A high load postpones it.
 #[derive(Debug)]
 pub struct Deadline {
@@ -116,11 +122,12 @@ fn poll<T>(
     mut condition: impl FnMut() -> anyhow::Result<Option<T>>,
 ) -> anyhow::Result<T> {
     loop {
+        let check = Instant::now();
         if let Some(value) = condition()? {
             return Ok(value);
         }
         anyhow::ensure!(!is_over(), "waited {} s for {what}", began.elapsed().as_secs());
-        std::thread::sleep(Duration::from_millis(10));
+        std::thread::sleep((check.elapsed() * IDLE).clamp(PAUSES.0, PAUSES.1));
     }
 }
 

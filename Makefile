@@ -79,14 +79,14 @@ test: build texts nvrtc ## runs the tests of every crate and of whole jobs, with
 	@echo "tests of the crates (1 of 2)"
 	@# the doctests run first, because they take only seconds
 	cargo test --workspace --doc --quiet
-	WORKSPACE=$(WORKSPACE) STAGECOACH_NVRTC=$(NVRTC) cargo test --workspace --lib --bins $(addprefix --test ,$(TEST_BINARIES))
+	@# many tests wait for timeouts as long as others compute, so there are more test threads than cores
+	WORKSPACE=$(WORKSPACE) STAGECOACH_NVRTC=$(NVRTC) cargo test --workspace --lib --bins \
+		$(addprefix --test ,$(TEST_BINARIES)) -- --test-threads=$$((2 * $$(nproc)))
 	@echo "tests of whole jobs (2 of 2)"
-	@# these tests wait for timeouts as long as they compute, so there are more test threads than cores
 	cargo test --workspace --test system -- --test-threads=$$((2 * $$(nproc)))
 
-test-slow: build texts ## disturbs whole jobs in every way, and explores the state machine under more faults
+test-slow: build texts ## disturbs whole jobs in every way
 	cargo test --workspace --test slow -- --test-threads=$$((2 * $$(nproc)))
-	cargo test --workspace --test lifecycle -- --ignored model::
 
 test-kubernetes: build ## tests operator, kubectl plugin and chart with a Kubernetes API server, which it builds once; needs Go
 	@tests/cluster/tools.sh $(CACHE) >/dev/null
@@ -99,9 +99,10 @@ test-kubernetes: build ## tests operator, kubectl plugin and chart with a Kubern
 
 test-all: test test-slow test-kubernetes datasets ## runs test, test-slow, test-kubernetes and datasets: all tests that need no root
 
-test-exhaustive: build texts ## runs the tests of schedules, parity and memory in full, and transformers, object-stores, tensorboard, collector and grafana
+test-exhaustive: build texts ## runs the tests of schedules, parity, memory and the state machine in full, and transformers, object-stores, tensorboard, collector and grafana
 	STAGECOACH_SCHEDULES=all cargo test --workspace --test pipeline --quiet schedules::
 	STAGECOACH_PARITY=all cargo test --workspace --test system parity:: -- --nocapture
+	cargo test --workspace --test lifecycle -- --ignored model::
 	STAGECOACH_MEMORY=all cargo test --workspace --test slow memory:: -- --nocapture
 	@# the tests of NCCL again, with a stand-in in which a message delays all later work of its GPU
 	NCCL_STAND_IN_ONE_QUEUE=1 cargo test --workspace --test system --test slow --quiet -- nccl:: soak::so_it_does_over_nccl parity::

@@ -169,7 +169,7 @@ fn invariants_hold_in_every_state() {
 
 /// Each of these clusters has about a million states or more.
 #[test]
-#[ignore = "a minute or more: `make test-slow`"]
+#[ignore = "a minute or more: `make model`"]
 fn invariants_hold_under_more_faults() {
     for (faults, examples) in [
         (Faults { crashes: 2, stale_reads: 1, failures: 2, ..NONE }, vec![COMPLETES, THREE_ATTEMPTS]),

@@ -92,7 +92,14 @@ pub fn open_local_volume(folder: &Path) -> Arc<dyn Volume> {
 /// Parses the arguments, runs the command and ends the process with the command's exit code. A stage accesses its
 /// checkpoints through `open_volume`, so that tests can inject faults.
 pub fn main(open_volume: VolumeOpener) -> ! {
-    let code = run_command(Cli::parse(), open_volume);
+    let code = match Cli::try_parse() {
+        Ok(cli) => run_command(cli, open_volume),
+        // the help and the version are errors of the parser too
+        Err(error) => {
+            let _ = error.print();
+            error.exit_code()
+        }
+    };
     // stdout keeps the last line until it is complete
     let _ = std::io::stdout().flush();
     stagecoach_os::exit_now(code)

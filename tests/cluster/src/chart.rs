@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 use crate::process::run;
-use crate::tools::{GARBAGE_COLLECTION, tool};
+use crate::tools::tool;
 
 /// The name of the rendered release. With this name, the chart's objects and the operator's service account are named
 /// `stagecoach-operator`.
@@ -44,7 +44,7 @@ pub fn try_render(release_namespace: &str, values: &Value) -> Result<String, Str
 /// Runs helm with the standard input `input`, without the settings and plugins of the user who runs the test.
 pub fn helm(arguments: &[&str], input: &str) -> Output {
     let homes = ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"].map(|home| (home, "/nonexistent"));
-    run(Command::new(tool("helm")).args(arguments).envs(homes).envs([GARBAGE_COLLECTION]), input)
+    run(Command::new(tool("helm")).args(arguments).envs(homes), input)
 }
 
 /// Returns the objects of a YAML stream.

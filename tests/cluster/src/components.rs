@@ -4,7 +4,7 @@ use std::net::SocketAddrV4;
 use std::path::Path;
 use std::process::Command;
 
-use crate::tools::{GARBAGE_COLLECTION, tool};
+use crate::tools::tool;
 
 /// A process of the control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +126,6 @@ pub fn command(component: Component, site: ControlPlaneSite, settings: &ControlP
     });
     flags.extend(settings.flags.iter().filter(|(of, _)| *of == component).map(|(_, flag)| flag.clone()));
     let mut command = Command::new(tool(component.program()));
-    command.args(flags).envs([GARBAGE_COLLECTION]).current_dir(site.folder);
+    command.args(flags).current_dir(site.folder);
     command
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use crate::process::run;
-use crate::tools::{GARBAGE_COLLECTION, tool};
+use crate::tools::tool;
 
 /// kubectl with the rights of one user.
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ impl Kubectl {
     pub fn run(&self, arguments: &[&str], input: &str) -> Output {
         let mut command = Command::new(tool("kubectl"));
         command.arg("--kubeconfig").arg(&self.kubeconfig).arg("--cache-dir").arg(&self.cache);
-        run(command.args(arguments).envs([GARBAGE_COLLECTION]), input)
+        run(command.args(arguments), input)
     }
 
     /// Applies manifests.

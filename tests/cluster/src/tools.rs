@@ -7,9 +7,6 @@ use anyhow::Context;
 /// The environment variable with the folder of the programs. Without the variable, the newest complete folder in the
 /// cache is used.
 const FOLDER: &str = "STAGECOACH_CLUSTER_TOOLS";
-/// The variable with which the Go programs of a cluster let their heaps grow to five times the live objects before they
-/// collect garbage, instead of twice. Collection took half of an API server's CPU time.
-pub const GARBAGE_COLLECTION: (&str, &str) = ("GOGC", "400");
 /// The programs that a complete folder contains.
 const NEEDED: [&str; 6] = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "helm"];
 

@@ -21,7 +21,7 @@ use crate::kubelet::address::Address;
 use crate::object::merge;
 use crate::plane::{ControlPlane, tail};
 use crate::process::Process;
-use crate::tools::{GARBAGE_COLLECTION, tool};
+use crate::tools::tool;
 use crate::until;
 
 /// The ports at the controller's address. No two controllers share an address.
@@ -156,7 +156,7 @@ impl Kueue {
         let mut command = Command::new(&self.program);
         command.arg("--config").arg(self.folder.join("configuration.yaml"));
         command.args(["--zap-log-level=2", "--zap-encoder=console"]);
-        command.env("KUBECONFIG", &self.kubeconfig).envs([GARBAGE_COLLECTION]).current_dir(&self.folder);
+        command.env("KUBECONFIG", &self.kubeconfig).current_dir(&self.folder);
         let process = Process::start(command, &self.folder.join("kueue.log"));
         *self.process.lock().unwrap() = Some(process.unwrap_or_else(|e| panic!("{}: {e}", self.program.display())));
     }

@@ -8,15 +8,19 @@ rename.
 
 import hashlib
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+import zipfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 # All versions of Python fetch the same wheel, because the build uses only its shared libraries and headers.
 WHEEL = ["--python-version", "3.11", "--implementation", "cp", "--abi", "cp311", "--abi", "none"]
+# the folders of a wheel that a build in C++ or Rust needs
+LIBRARIES = re.compile(r"^(torch|nvidia/\w+)/(include|lib)/")
 PLATFORMS = ["manylinux_2_28_x86_64", "manylinux_2_25_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64"]
 
 
@@ -55,12 +59,15 @@ def wheels(target, scratch, requirements):
         "nvrtc": ("NVRTC", "90 MB", "STAGECOACH_NVRTC to the folder of libnvrtc.so.13")}[requirements.stem]
     if (sys.platform, __import__("platform").machine()) != ("linux", "x86_64"):
         fail(f"{what} is fetched for Linux on x86-64 only: elsewhere set {variable}")
-    made = scratch / requirements.stem
     platforms = [word for platform in PLATFORMS for word in ("--platform", platform)]
     print(f"fetching {what} ({size}, once)", flush=True)
-    # without --no-compile, pip compiles Python files that nothing imports
-    pip("install", "--only-binary=:all:", *WHEEL, *platforms, "--root-user-action=ignore", "--require-hashes",
-        "--no-compile", "--target", str(made), "-r", str(requirements))
+    pip("download", "--only-binary=:all:", *WHEEL, *platforms, "--require-hashes", "--dest", str(scratch),
+        "-r", str(requirements))
+    made = scratch / "made"
+    for wheel in scratch.glob("*.whl"):
+        with zipfile.ZipFile(wheel) as archive:
+            # the wheels also contain thousands of Python files, which nothing imports
+            archive.extractall(made, [name for name in archive.namelist() if LIBRARIES.search(name)])
     publish(made, target, requirements)
 
 

@@ -11,11 +11,11 @@ case "$*" in
     node) set -- "${plane[@]}" kubelet kube-proxy containerd containerd-shim-runc-v2 ctr coredns ;;
 esac
 
-# module_of prints the module that pins a tool's version, and package_of prints the tool's package.
+# module_of prints the module that pins a tool's version, and package_of prints the tool's package. The tools that
+# contain Kubernetes' libraries are in one module, so that Go compiles these libraries once.
 module_of() {
     case $1 in
-        kube*) echo kubernetes ;;
-        containerd* | ctr) echo containerd ;;
+        etcd | kube* | helm | kueue | containerd* | ctr | coredns) echo tools ;;
         controller-gen) echo podgroups ;;
         *) echo "$1" ;;
     esac
@@ -31,7 +31,7 @@ package_of() {
         jobset) echo sigs.k8s.io/jobset ;;
         kueue*) echo sigs.k8s.io/kueue/cmd/kueue ;;
         controller-gen) echo sigs.k8s.io/controller-tools/cmd/controller-gen ;;
-        coredns) echo github.com/coredns/coredns ;;
+        coredns) echo ./coredns ;;
         containerd* | ctr) echo "github.com/containerd/containerd/v2/cmd/$1" ;;
         *) echo "k8s.io/kubernetes/cmd/$1" ;;
     esac
@@ -50,7 +50,7 @@ exec 9>"$cache/.cluster-lock"
 flock 9
 
 # The linker sets the version that Kubernetes reports. Without it, charts that require a version refuse the server.
-version=$(sed -nE 's/^require k8s.io\/kubernetes (v[0-9.]+)$/\1/p' kubernetes/go.mod)
+version=$(sed -nE 's/^\tk8s.io\/kubernetes (v[0-9.]+).*/\1/p' tools/go.mod)
 IFS=. read -r major minor _ <<<"${version#v}"
 stamp=k8s.io/component-base/version
 flags="-s -w -X $stamp.gitVersion=$version -X $stamp.gitMajor=$major -X $stamp.gitMinor=$minor"
@@ -59,7 +59,7 @@ count=0
 for tool in "$@"; do
     count=$((count + 1))
     module=$(module_of "$tool")
-    built=tools/$module-$(shopt -s nullglob; hash "$module"/go.{mod,sum} "$module"/*.go)
+    built=tools/$module-$(shopt -s nullglob; hash "$module"/go.{mod,sum} "$module"/{,*/}*.go)
     if [ ! -x "$cache/$built/$tool" ]; then
         command -v go >/dev/null || { echo "go is missing: install Go 1.26 or newer from https://go.dev/dl" >&2; exit 1; }
         echo "building $tool ($count of $#, once, into $cache/$built)" >&2

@@ -75,7 +75,7 @@ run: downloads trainer ## trains the sample job on this machine, with three stag
 
 test: build texts nvrtc ## runs the tests of every crate and of whole jobs, without root, Go and Kubernetes
 	@echo "building the tests (2 of 2 builds)"
-	cargo test --workspace --no-run
+	cargo test --workspace --no-run --lib --bins $(addprefix --test ,$(TEST_BINARIES) system)
 	@echo "tests of the crates (1 of 2)"
 	@# the doctests run first, because they take only seconds
 	cargo test --workspace --doc --quiet

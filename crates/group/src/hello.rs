@@ -88,6 +88,11 @@ impl Roster {
         (0..world_size).map(of).collect()
     }
 
+    /// Returns the global ranks by group rank. The leader is the first.
+    pub fn ranks(&self) -> Vec<usize> {
+        self.members.iter().map(|hello| hello.rank).collect()
+    }
+
     /// Returns the global rank of the stage that leads the group. The leader's process runs the coordinator, and its
     /// group rank is 0.
     pub fn leader(&self) -> usize {

@@ -134,7 +134,7 @@ fn load_and_train(
     let Assignment { roster, mut plan, verified, listener, damage } = assignment;
     let architecture = &*config.architecture(plan.vocab_size, device);
     let setup = GroupSetup { context, member, roster: &roster, verified: &verified, architecture };
-    monitor.telemetry().group_joined(plan.fence.number(), roster.incarnations());
+    monitor.telemetry().group_joined(plan.fence.number(), &roster.ranks(), roster.incarnations());
     monitor.telemetry().set_phase(StagePhase::Forming);
     monitor.set_activity("building the stage");
     monitor.set_planned_bytes(plan.stage_bytes.get(setup.stage_index()).copied());

@@ -73,9 +73,11 @@ impl StageTelemetry {
         self.update(|status| status.leader_fence = fence);
     }
 
-    /// Records that the stages of the group with this fence are connected. `incarnations` has, for each rank of the
-    /// attempt, the number of the rank's process in the attempt, or `None` if the group lacks the rank.
-    pub fn group_joined(&self, fence: u64, incarnations: Vec<Option<u32>>) {
+    /// Records that the stages of the group with this fence are connected. `ranks` has the members' ranks, the leader
+    /// first. `incarnations` has, for each rank of the attempt, the number of the rank's process in the attempt, or
+    /// `None` if the group lacks the rank.
+    pub fn group_joined(&self, fence: u64, ranks: &[usize], incarnations: Vec<Option<u32>>) {
+        self.0.traces.set_ranks(ranks.iter().map(|&rank| rank as u32).collect());
         let joined = GroupStatus { fence, incarnations, joined_at: unix_millis(), ..GroupStatus::default() };
         self.update(|status| status.group = Some(joined));
     }

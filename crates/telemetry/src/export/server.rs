@@ -192,7 +192,7 @@ mod tests {
         telemetry.record(&TrainingEvent::Step(record(9)));
         let known: StageStatus = serde_json::from_str(&http_get(port, &at_once).1).unwrap();
         assert_eq!(known.progress.step, 9);
-        telemetry.group_joined(7, vec![Some(0), Some(1)]);
+        telemetry.group_joined(7, &[0, 1], vec![Some(0), Some(1)]);
         let newer: StageStatus = serde_json::from_str(&waiting.join().unwrap()).unwrap();
         assert_eq!(newer.revision, known.revision + 1);
         let group = newer.group.unwrap();

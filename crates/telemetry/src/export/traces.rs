@@ -19,6 +19,8 @@ const MAX_REMEMBERED_STEPS: usize = 2;
 pub(super) struct Traces {
     job_uid: String,
     exporter: OnceLock<Exporter>,
+    /// The ranks of the current group's members, by group rank. The leader is the first.
+    ranks: Mutex<Vec<u32>>,
     /// The ends of the last steps, the newest last.
     steps: Mutex<VecDeque<StepEnd>>,
 }
@@ -34,7 +36,22 @@ struct StepEnd {
 impl Traces {
     /// Returns the traces of the stage that `env` describes.
     pub(crate) fn new(env: &StageEnv) -> Traces {
-        Traces { job_uid: env.job_uid.clone(), exporter: OnceLock::new(), steps: Mutex::default() }
+        let (exporter, ranks, steps) = Default::default();
+        Traces { job_uid: env.job_uid.clone(), exporter, ranks, steps }
+    }
+
+    /// Sets the ranks of the group's members, by group rank.
+    pub(super) fn set_ranks(&self, ranks: Vec<u32>) {
+        *self.ranks.lock().unwrap_or_else(PoisonError::into_inner) = ranks;
+    }
+
+    fn ranks(&self) -> Vec<u32> {
+        self.ranks.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns the stage that `status` describes.
+    fn stage(&self, status: &StageStatus) -> SpanStage {
+        SpanStage { rank: status.stage, leader: self.ranks().first().copied().unwrap_or(status.stage) }
     }
 
     /// Sets the exporter that sends all later spans. A second call has no effect.
@@ -51,7 +68,7 @@ impl Traces {
         let Some(exporter) = self.exporter() else { return };
         let (trace, end) = (self.trace(status, "step", step), SystemTime::now());
         let attributes = vec![("step", step.into()), ("stage", u64::from(status.stage).into())];
-        exporter.add(stage_span(trace, status.stage, "step", (end - took, end), attributes));
+        exporter.add(stage_span(trace, self.stage(status), "step", (end - took, end), attributes));
         let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
         steps.push_back(StepEnd { step, trace, at: end });
         let older = steps.len().saturating_sub(MAX_REMEMBERED_STEPS);
@@ -67,11 +84,12 @@ impl Traces {
                 // if another process has trained the step, the step's end is unknown here, and the step has no spans
                 let end = steps.iter().find(|end| end.step == *step).copied();
                 drop(steps);
-                let spans = |end| action_spans(end, timeline, *data_wait_seconds);
+                let ranks = self.ranks();
+                let spans = |end| action_spans(end, &ranks, timeline, *data_wait_seconds);
                 end.iter().flat_map(spans).for_each(|span| exporter.add(span));
             }
             TrainingEvent::Saved(save) | TrainingEvent::SaveFailed(save) => {
-                exporter.add(save_span(self.trace(status, "checkpoint", save.step), status.stage, save));
+                exporter.add(save_span(self.trace(status, "checkpoint", save.step), self.stage(status), save));
             }
             _ => {}
         }
@@ -81,7 +99,7 @@ impl Traces {
     pub(super) fn recovery(&self, status: &StageStatus, recovery: &GroupRecovery) {
         let Some(exporter) = self.exporter() else { return };
         let trace = self.trace(status, "recovery", recovery.group.fence);
-        recovery_spans(trace, status.stage, recovery).into_iter().for_each(|span| exporter.add(span));
+        recovery_spans(trace, self.stage(status), recovery).into_iter().for_each(|span| exporter.add(span));
     }
 
     /// Returns the trace ID of the activity `what` with the number `number`. All stages of a group compute the same ID.
@@ -101,24 +119,30 @@ fn first_bytes<const N: usize>(text: &str) -> [u8; N] {
     std::array::from_fn(|at| hash.as_bytes()[at])
 }
 
-/// Returns the ID of a stage's span in a trace.
-fn stage_span_id(trace: TraceId, stage: u32) -> SpanId {
-    span_id(trace, &format!("stage {stage}"))
+/// A stage, and the leader of its group, by rank.
+#[derive(Clone, Copy, Debug)]
+struct SpanStage {
+    rank: u32,
+    leader: u32,
 }
 
-/// Returns the span of a stage in an activity that all stages share. The span of rank 0 is the root. If the group lacks
-/// rank 0, the trace has no root.
+/// Returns the ID of a stage's span in a trace.
+fn stage_span_id(trace: TraceId, rank: u32) -> SpanId {
+    span_id(trace, &format!("stage {rank}"))
+}
+
+/// Returns the span of a stage in an activity that all stages share. The span of the leader is the root.
 fn stage_span(
     trace: TraceId,
-    stage: u32,
+    SpanStage { rank, leader }: SpanStage,
     name: &str,
     (start, end): (SystemTime, SystemTime),
     attributes: Vec<(&'static str, SpanValue)>,
 ) -> Span {
     Span {
         trace,
-        id: stage_span_id(trace, stage),
-        parent: (stage != 0).then(|| stage_span_id(trace, 0)),
+        id: stage_span_id(trace, rank),
+        parent: (rank != leader).then(|| stage_span_id(trace, leader)),
         name: name.to_owned(),
         start,
         end,
@@ -127,24 +151,24 @@ fn stage_span(
     }
 }
 
-/// Returns the spans of every stage's actions. The parent of an action's span is the span of the action's stage. The
-/// last action ends when the step ends. The leader's wait for data, if it was measured, ends when the first action
-/// begins.
-fn action_spans(end: &StepEnd, timeline: &TimelineRecord, data_wait_seconds: Option<f64>) -> Vec<Span> {
+/// Returns the spans of every stage's actions. `ranks` has the ranks of the stages in the timeline, the leader first.
+/// The parent of an action's span is the span of the action's stage. The last action ends when the step ends. The
+/// leader's wait for data, if it was measured, ends when the first action begins.
+fn action_spans(end: &StepEnd, ranks: &[u32], timeline: &TimelineRecord, data_wait_seconds: Option<f64>) -> Vec<Span> {
     let last = timeline.stages.iter().flat_map(|stage| &stage.seconds).fold(0.0, |last: f64, (_, end)| last.max(*end));
     let at = |seconds: f64| end.at - Duration::try_from_secs_f64(last - seconds).unwrap_or_default();
-    let wait = data_wait_seconds.map(|seconds| Span {
+    let wait = ranks.first().zip(data_wait_seconds).map(|(&leader, seconds)| Span {
         trace: end.trace,
-        id: span_id(end.trace, "stage 0 data"),
-        parent: Some(stage_span_id(end.trace, 0)),
+        id: span_id(end.trace, "data"),
+        parent: Some(stage_span_id(end.trace, leader)),
         name: "DATA".to_owned(),
         start: at(0.0) - Duration::try_from_secs_f64(seconds).unwrap_or_default(),
         end: at(0.0),
-        attributes: vec![("action", "DATA".to_owned().into()), ("stage", 0u64.into())],
+        attributes: vec![("action", "DATA".to_owned().into()), ("stage", u64::from(leader).into())],
         error: None,
     });
     let mut spans = Vec::from_iter(wait);
-    for (stage, times) in (0..).zip(&timeline.stages) {
+    for (&stage, times) in ranks.iter().zip(&timeline.stages) {
         for (number, (action, (start, end_seconds))) in times.actions.iter().zip(&times.seconds).enumerate() {
             spans.push(Span {
                 trace: end.trace,
@@ -163,7 +187,7 @@ fn action_spans(end: &StepEnd, timeline: &TimelineRecord, data_wait_seconds: Opt
 }
 
 /// Returns the span of a save that has just ended.
-fn save_span(trace: TraceId, stage: u32, save: &SaveRecord) -> Span {
+fn save_span(trace: TraceId, stage: SpanStage, save: &SaveRecord) -> Span {
     let end = SystemTime::now();
     let start = end - Duration::try_from_secs_f64(save.seconds).unwrap_or_default();
     let attributes =
@@ -172,12 +196,12 @@ fn save_span(trace: TraceId, stage: u32, save: &SaveRecord) -> Span {
 }
 
 /// Returns the span of a recovery, and the spans of its phases as children.
-fn recovery_spans(trace: TraceId, stage: u32, recovery: &GroupRecovery) -> Vec<Span> {
+fn recovery_spans(trace: TraceId, stage: SpanStage, recovery: &GroupRecovery) -> Vec<Span> {
     let at = |millis: u64| UNIX_EPOCH + Duration::from_millis(millis);
     let group = &recovery.group;
     let whole = (at(recovery.lost_at), at(group.first_step_at));
     let attributes = vec![
-        ("stage", u64::from(stage).into()),
+        ("stage", u64::from(stage.rank).into()),
         ("cause", recovery.cause.clone().into()),
         ("fence", group.fence.into()),
     ];
@@ -187,8 +211,8 @@ fn recovery_spans(trace: TraceId, stage: u32, recovery: &GroupRecovery) -> Vec<S
     let mut start = recovery.lost_at;
     for (phase, end) in [("joined", group.joined_at), ("loaded", group.loaded_at), ("first_step", group.first_step_at)]
     {
-        let id = span_id(trace, &format!("stage {stage} {phase}"));
-        let attributes = vec![("stage", u64::from(stage).into())];
+        let id = span_id(trace, &format!("stage {} {phase}", stage.rank));
+        let attributes = vec![("stage", u64::from(stage.rank).into())];
         let span = stage_span(trace, stage, phase, (at(start), at(end)), attributes);
         spans.push(Span { id, parent: Some(parent), ..span });
         start = end;
@@ -225,7 +249,9 @@ mod tests {
         };
         let at = UNIX_EPOCH + Duration::from_millis(16_500);
         let end = StepEnd { step: 10, trace: TRACE, at };
-        let spans = action_spans(&end, &timeline, None);
+        // the group lacks its first replica, so the stages of the second replica lead it
+        let ranks = [2, 3];
+        let spans = action_spans(&end, &ranks, &timeline, None);
         let names: Vec<&str> = spans.iter().map(|span| &*span.name).collect();
         assert_eq!(names, ["F", "B", "EXCHANGE", "F"]);
         let epoch = UNIX_EPOCH + Duration::from_secs(10);
@@ -233,21 +259,29 @@ mod tests {
         assert_eq!(after(&spans[2], epoch), (6000, 6500));
         assert_eq!(after(&spans[3], epoch), (1500, 2500));
         let parents: Vec<_> = spans.iter().map(|span| span.parent).collect();
-        let [first, second] = [0, 1].map(|stage| Some(stage_span_id(TRACE, stage)));
+        let [first, second] = ranks.map(|rank| Some(stage_span_id(TRACE, rank)));
         assert_eq!(parents, [first, first, first, second]);
         let ids: std::collections::BTreeSet<_> = spans.iter().map(|span| span.id).collect();
         assert_eq!(ids.len(), spans.len());
-        let waited = action_spans(&end, &timeline, Some(0.25));
+        let waited = action_spans(&end, &ranks, &timeline, Some(0.25));
         assert_eq!((&*waited[0].name, waited[0].parent, waited.len()), ("DATA", first, spans.len() + 1));
         assert_eq!(after(&waited[0], epoch - Duration::from_secs(1)), (750, 1000));
     }
 
     #[test]
-    fn stages_agree_on_the_names_of_a_step() {
-        let root = stage_span(TRACE, 0, "step", (UNIX_EPOCH, UNIX_EPOCH), Vec::new());
-        let other = stage_span(TRACE, 2, "step", (UNIX_EPOCH, UNIX_EPOCH), Vec::new());
-        assert_eq!((root.parent, other.parent), (None, Some(root.id)));
-        assert_ne!(root.id, other.id);
+    fn the_span_of_the_leader_is_the_root() {
+        let (exporter, ranks, steps) = Default::default();
+        let traces = Traces { job_uid: String::new(), exporter, ranks, steps };
+        let span = |stage: u32| {
+            let stage = traces.stage(&StageStatus { stage, ..StageStatus::default() });
+            stage_span(TRACE, stage, "step", (UNIX_EPOCH, UNIX_EPOCH), Vec::new())
+        };
+        for (leader, other) in [(0, 2), (2, 0)] {
+            traces.set_ranks(vec![leader, 3, other, 1]);
+            let (root, other) = (span(leader), span(other));
+            assert_eq!((root.parent, other.parent), (None, Some(root.id)));
+            assert_ne!(root.id, other.id);
+        }
     }
 
     #[test]
@@ -255,7 +289,7 @@ mod tests {
         let group =
             GroupStatus { fence: 3, joined_at: 1500, loaded_at: 1700, first_step_at: 2000, ..GroupStatus::default() };
         let recovery = GroupRecovery { lost_at: 1000, cause: "lost stage 1".into(), group };
-        let spans = recovery_spans(TRACE, 2, &recovery);
+        let spans = recovery_spans(TRACE, SpanStage { rank: 2, leader: 0 }, &recovery);
         let reported: Vec<_> = spans.iter().map(|span| (&*span.name, after(span, UNIX_EPOCH))).collect();
         let expected = [
             ("recovery", (1000, 2000)),

@@ -51,7 +51,7 @@ fn join_leader(leader: usize, coordinator: &Coordinator, address: &str, others: 
 }
 
 fn ranks(stage: &TestStage) -> Vec<usize> {
-    stage.roster.members.iter().map(|hello| hello.rank).collect()
+    stage.roster.ranks()
 }
 
 fn vote(stages: &[TestStage], step: u64) -> Vec<Verdict> {

@@ -40,9 +40,12 @@ fn an_elastic_job_grows_and_begins_with_its_fewest_replicas_after_an_eviction() 
 
     // the quota grows, and the pods of the first replica are kept
     let path = format!("/apis/kueue.x-k8s.io/v1beta2/clusterqueues/{queue}");
-    let mut quota = cluster.plane.get(&path).unwrap();
-    quota["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["nominalQuota"] = json!("9");
-    cluster.plane.client().replace(&path, &quota).unwrap();
+    until("the larger quota", || {
+        let mut quota = cluster.plane.get(&path).unwrap();
+        quota["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["nominalQuota"] = json!("9");
+        // Kueue also writes to the object, so this write may conflict
+        cluster.plane.client().replace(&path, &quota).ok()
+    });
     let job = cluster.wait("growing", "four replicas", replicas(4));
     assert_eq!((uids(), &job["status"]["attempt"]["number"]), (first, &json!(1)), "{job:#}");
     assert_eq!(job["status"]["restarts"]["total"], 0);

@@ -1,10 +1,13 @@
 //! Tests the failures of a group. The death of any stage ends the whole group, and each survivor gets one report. In a
 //! hang, all stages are alive, but none makes progress.
 
-use stagecoach_group::{GroupTimeouts, StepRules, StepVote};
+use std::sync::mpsc::channel;
+
+use stagecoach_api::contract::Mesh;
+use stagecoach_group::{GroupTimeouts, Member, StepRules, StepVote};
 
 use super::support::{
-    SHORT_TIMEOUT, TEST_TIMEOUT, TestStage, coordinator, formed_group, formed_group_through_proxy, hello, join,
+    SHORT_TIMEOUT, TEST_TIMEOUT, TestStage, coordinator, find, formed_group, formed_group_through_proxy, hello, join,
     timeouts,
 };
 
@@ -104,12 +107,17 @@ fn waiting_calls_return_and_later_ones_fail_at_once() {
 #[test]
 fn a_rejection_by_stage_zero_is_reported_with_its_reason() {
     let (coordinator, address) = coordinator(2, timeouts());
+    let (connected, is_connected) = channel();
     let waiting = std::thread::spawn({
-        let address = address.clone();
-        move || join(&address, hello(1, 2), timeouts()).unwrap_err()
+        let finder = find(&address);
+        let on_preparing = move |_: &str| {
+            let _ = connected.send(());
+        };
+        move || Member::join(finder, hello(1, 2), Mesh::pipeline(2), timeouts(), on_preparing, |_| {})
     });
+    is_connected.recv_timeout(TEST_TIMEOUT).unwrap();
     coordinator.reject("the corpus is empty");
-    let error = waiting.join().unwrap();
+    let error = waiting.join().unwrap().err().unwrap();
     assert!(error.to_string().contains("stage 0 gave up: the corpus is empty"), "{error}");
     assert!(coordinator.failure().unwrap().is_root_cause());
     // a later member waits for another group until its timeout, and reports the same reason

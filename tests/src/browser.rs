@@ -12,7 +12,7 @@ use base64::Engine;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::Deadline;
+use crate::{Deadline, spawn};
 
 /// A browser with one page. Dropping this value ends the browser.
 #[derive(Debug)]
@@ -42,13 +42,9 @@ impl Browser {
              --host-resolver-rules='MAP * ~NOTFOUND, EXCLUDE 127.0.0.1' --user-data-dir=\"$0\" \
              3<&0 4>&1 </dev/null >/dev/null 2>\"$0/log\""
         );
-        let mut child = Command::new("sh")
-            .args(["-c", &script])
-            .arg(profile.path())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).arg(profile.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = spawn(&mut command).unwrap();
         let (requests, answers) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         let mut browser = Browser {
             child,

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
-use crate::{TestJob, signal, stagecoach, stages, until};
+use crate::{TestJob, signal, spawn, stagecoach, stages, until};
 
 /// The size of the tmpfs in bytes.
 const SIZE: usize = 16 << 20;
@@ -89,7 +89,7 @@ impl FillableRun {
         let script = format!("trap '' XFSZ; {mounted}cp -r \"$1\"/. \"$2\" && cd \"$2\" && shift 2 && exec \"$@\"");
         command.args(["-c", &script, "sh"]).args([seed, &mount]).arg(stagecoach());
         command.args(["run", "job.yaml", "--workspace", "."]).env("RUST_LOG", "info");
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped())).unwrap();
         let output = Arc::default();
         collect_output(child.stdout.take().unwrap(), &output);
         collect_output(child.stderr.take().unwrap(), &output);

@@ -11,7 +11,7 @@ use stagecoach_checkpoint::{FileSystemVolume, list, open, paths};
 use stagecoach_test_volumes::VolumeFault;
 
 use crate::faulty::{FAULT_VARIABLE, RECORDS_VARIABLE, StageCall, StageFault, fired, traced};
-use crate::{Hashes, Outcome, TestJob, corpus, recorded_state, until};
+use crate::{Hashes, Outcome, TestJob, corpus, recorded_state, spawn, until};
 
 /// The number of steps of the job.
 pub const STEPS: u64 = 6;
@@ -170,7 +170,7 @@ pub fn finish(command: &mut Command, notes: &Path) -> Outcome {
     fs::create_dir_all(notes).unwrap();
     let log = |name: &str| File::create(notes.join(name)).unwrap();
     command.stdin(Stdio::null()).stdout(log("stdout")).stderr(log("stderr"));
-    let mut child = command.spawn().unwrap();
+    let mut child = spawn(command).unwrap();
     let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         until("the launcher's end", || child.try_wait().unwrap())
     }));

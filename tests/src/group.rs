@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use stagecoach_test_wait::until_deadline;
+use stagecoach_test_wait::{spawn, until_deadline};
 
 use crate::phases::{send, stop};
 use crate::{Deadline, TestJob, stagecoach};
@@ -65,7 +65,8 @@ impl Group {
         std::fs::write(&config, yaml).unwrap();
         let start = |rank: usize| {
             let log = std::fs::File::create(log(&folder, rank)).unwrap();
-            Command::new(program)
+            let mut command = Command::new(program);
+            command
                 .arg("stage")
                 .envs([("MASTER_ADDR", "127.0.0.1"), ("POD_IP", "127.0.0.1"), ("LOCAL_RANK", "0")])
                 .env("RANK", rank.to_string())
@@ -85,9 +86,8 @@ impl Group {
                 .envs(env.iter().copied())
                 .stdin(Stdio::null())
                 .stdout(log.try_clone().unwrap())
-                .stderr(log)
-                .spawn()
-                .unwrap()
+                .stderr(log);
+            spawn(&mut command).unwrap()
         };
         Group { stages: (0..job.stages).map(start).collect(), folder }
     }

@@ -19,7 +19,8 @@ pub struct TestJob {
     pub virtual_stages: usize,
     /// An explicit partition, or `None` for `Auto`.
     pub partition: Option<Vec<usize>>,
-    /// `Tcp`, `Shm`, `Auto` or `Nccl`. With `Nccl`, the loader finds the stand-in for NCCL.
+    /// `Tcp`, `Shm`, `Auto` or `Nccl`. With `Nccl`, the stages load `tests/nccl` instead of NCCL: a library that needs
+    /// no GPU.
     pub transport: &'static str,
     /// `None`, `Selective` or `Full`.
     pub recompute: &'static str,
@@ -82,9 +83,10 @@ impl Default for TestJob {
     }
 }
 
-/// A number of steps that no machine trains during a test.
+/// A number of steps that no machine completes during a test.
 const ENDLESS: u64 = 1_000_000;
-/// A job of [`TestJob::ending_after`] ends at a multiple of this step, so that few undisturbed runs serve many tests.
+/// [`TestJob::ending_after`] rounds the last step up to a multiple of this number, so that many tests can compare their
+/// results with the same run without faults.
 const END: u64 = 100;
 
 impl TestJob {

@@ -6,7 +6,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use stagecoach_test_wait::{Deadline, is_gone, until, until_deadline, until_or_tell};
+use stagecoach_test_wait::{Deadline, is_gone, spawn, until, until_deadline, until_or_tell};
 
 use crate::{Hashes, TestJob};
 
@@ -102,19 +102,11 @@ impl Launched {
     ) -> Launched {
         // the output goes to files, since the launcher would block on a pipe that no process reads
         let log = |name: &str| std::fs::File::create(workspace.join(name)).unwrap();
-        let child = Command::new(program)
-            .arg("run")
-            .arg(file)
-            .arg("--workspace")
-            .arg(workspace)
-            .args(arguments)
-            .envs(environment.iter().copied())
-            .stdin(Stdio::null())
-            .stdout(log("stdout"))
-            .stderr(log("stderr"))
-            .spawn()
-            .unwrap();
-        Launched { child, folder }
+        let mut command = Command::new(program);
+        command.arg("run").arg(file).arg("--workspace").arg(workspace).args(arguments);
+        command.envs(environment.iter().copied());
+        command.stdin(Stdio::null()).stdout(log("stdout")).stderr(log("stderr"));
+        Launched { child: spawn(&mut command).unwrap(), folder }
     }
 
     /// Waits for the launcher's exit.

@@ -1,5 +1,5 @@
-//! Helpers that run the real binary: jobs as YAML, a corpus from a seed, and results from the job's folder. These
-//! functions panic on failure, so that the test fails.
+//! Helpers for tests that run the real binary. They write job files, generate a corpus from a seed, and read results
+//! from the job's folder. They panic on failure, so that the test fails.
 
 pub mod block_io;
 pub mod browser;
@@ -28,7 +28,7 @@ pub use job::TestJob;
 pub use launched::{
     Launched, Outcome, checkpoints, entrypoint, only_child, recorded_state, saved, says, signal, stagecoach, stages,
 };
-pub use stagecoach_test_wait::{Deadline, is_gone, until, until_within};
+pub use stagecoach_test_wait::{Deadline, is_gone, spawn, until, until_within};
 pub use undisturbed::{ends_undisturbed, undisturbed};
 
 /// Returns the folder of a tiny Llama of two layers in the format of Hugging Face's tools, with a tokenizer for the
@@ -62,15 +62,16 @@ pub fn no_file_has(folder: &std::path::Path, word: &str) {
     }
 }
 
-/// Returns the peak resident memory, in bytes, that each stage of the job in `folder` had reached at its vote on the
-/// last step.
+/// Returns the peak resident memory, in bytes, of each stage of the job in `folder`. The last line of the job's metrics
+/// contains these numbers.
 pub fn peak_bytes(folder: &std::path::Path) -> Vec<u64> {
     let metrics = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
     let last: serde_json::Value = serde_json::from_str(metrics.lines().last().unwrap()).unwrap();
     last["peakBytes"].as_array().unwrap().iter().map(|bytes| bytes.as_u64().unwrap()).collect()
 }
 
-/// Whether this processor has AVX512. A test can emulate an AVX512 processor only on such a processor.
+/// Whether this processor has AVX512. Tests emulate other processors by disabling instruction sets, so a test can
+/// emulate an AVX512 processor only if this processor has AVX512.
 pub fn has_avx512() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("avx512bw");

@@ -6,8 +6,8 @@ use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::OnceLock;
-use std::sync::mpsc::{Sender, channel};
+
+use stagecoach_test_wait::spawn;
 
 /// The variable with which the Go programs of a cluster let their heaps grow to five times the live objects before they
 /// collect garbage, instead of twice. Collection took half of an API server's CPU time.
@@ -30,7 +30,7 @@ impl Process {
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).envs([GARBAGE_COLLECTION]);
         // Ctrl-C at the terminal must reach only the test, since the test itself ends its processes
         command.process_group(0);
-        Ok(Process { child: spawn(command)? })
+        Ok(Process { child: spawn(&mut command)? })
     }
 
     /// Returns the process id.
@@ -76,36 +76,4 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
     }
-}
-
-type Job = (Command, Sender<io::Result<Child>>);
-
-/// Spawns a process from a thread that lives as long as the test's process. The reason is that the kernel sends the
-/// death signal when the *thread* that forked ends. Each test runs in its own thread, but a control plane that several
-/// tests share must outlive the test that started it.
-fn spawn(mut command: Command) -> io::Result<Child> {
-    static NURSERY: OnceLock<Sender<Job>> = OnceLock::new();
-    let parent = std::process::id();
-    // SAFETY: prctl, getppid and _exit are async-signal-safe.
-    unsafe {
-        command.pre_exec(move || {
-            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
-                return Err(io::Error::last_os_error());
-            }
-            if libc::getppid() as u32 != parent {
-                libc::_exit(1); // the test died before the signal was set
-            }
-            Ok(())
-        })
-    };
-    let nursery = NURSERY.get_or_init(|| {
-        let (jobs, queue) = channel::<Job>();
-        std::thread::spawn(move || {
-            queue.into_iter().for_each(|(mut command, reply)| drop(reply.send(command.spawn())))
-        });
-        jobs
-    });
-    let (reply, answer) = channel();
-    nursery.send((command, reply)).map_err(io::Error::other)?;
-    answer.recv().map_err(io::Error::other)?
 }

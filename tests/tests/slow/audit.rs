@@ -1,5 +1,5 @@
-//! `stagecoach audit`: an honest run passes after any disturbance. The audit refuses a forged run and names the place
-//! of the forgery.
+//! `stagecoach audit` accepts an honest run, even if the run lost a stage or resumed with a different number of stages.
+//! It refuses a forged run and names the place of the forgery.
 
 use std::path::{Path, PathBuf};
 
@@ -125,8 +125,8 @@ impl Forge {
         folder
     }
 
-    /// Returns the folder of a run that trained its steps 11 to 20 with another learning rate. `identity` in the
-    /// manifests of its checkpoints, which contains the job's settings, has the original learning rate.
+    /// Returns the folder of a run that trained its steps 11 to 20 with another learning rate. The job's settings in
+    /// its checkpoints (`identity` in the manifest) claim the original learning rate.
     fn other_rate(&self) -> PathBuf {
         let folder = self.workspace.path().join("rate");
         if !folder.exists() {
@@ -159,8 +159,8 @@ impl Forge {
         folder
     }
 
-    /// Returns the folder of a run on another corpus. `identity` in the manifests of its checkpoints has the original
-    /// corpus.
+    /// Returns the folder of a run on another corpus. The job's settings in its checkpoints (`identity` in the
+    /// manifest) claim the original corpus.
     fn other_corpus(&self) -> PathBuf {
         let folder = self.workspace.path().join("corpus-run");
         if !folder.exists() {

@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use stagecoach_tests::{Launched, Outcome, TestJob, checkpoints, corpus, signal, undisturbed, until};
+use stagecoach_tests::{Launched, Outcome, TestJob, checkpoints, corpus, signal, spawn, undisturbed, until};
 
 /// A real collector on this machine that writes the received data to a file. Dropping this value kills the collector.
 struct Collector {
@@ -36,7 +36,7 @@ service:
         let log = std::fs::File::create(&output).unwrap();
         let mut command = Command::new(Path::new(&tools).join("otelcol"));
         command.arg("--config").arg(&file).stdout(Stdio::null()).stderr(log);
-        let collector = Collector { child: command.spawn().unwrap(), port, output };
+        let collector = Collector { child: spawn(&mut command).unwrap(), port, output };
         until("the collector", || collector.wrote().contains("Everything is ready").then_some(()));
         collector
     }

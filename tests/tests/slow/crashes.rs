@@ -1,5 +1,5 @@
-//! A stage crashes at any operation on the shared folder: the launcher starts the group again, and the job ends with
-//! the bits of the undisturbed run. The trainers and the SIGKILLs are real.
+//! A stage crashes at any operation on the shared folder. The launcher starts the group again, and the job's result is
+//! bit-identical to the result of a run without faults. The trainers and the SIGKILLs are real.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
 //! Jobs that train a part of a model: adapters beside frozen weights (`training.lora`), or the weights that are not
-//! frozen (`training.freeze`). No disturbance changes a bit, and a merged model has exactly the documented weights.
+//! frozen (`training.freeze`). Lost stages and resumes do not change a bit, and a merged model has exactly the
+//! documented weights.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use stagecoach_tests::fill_volume::{FillableRun, FullVolumeCause};
 use stagecoach_tests::fixture::copy;
 use stagecoach_tests::{
-    Launched, TestJob, corpus, is_gone, recorded_state, saved, signal, stagecoach, stages, undisturbed, until,
+    Launched, TestJob, corpus, is_gone, recorded_state, saved, signal, spawn, stagecoach, stages, undisturbed, until,
 };
 
 /// Returns a job that saves only at its end or when it is stopped, since removing a failed save would free space again.
@@ -45,12 +45,12 @@ fn the_job_continues_and_its_record_is_written_when_there_is_room() {
             again.is_some_and(|after| after.matches("\nstep ").count() > 5)
         });
         run.free();
-        run.wait("the state to be written", |printed| printed.contains("state.json is written again"));
+        run.wait("the state to be written", |printed| printed.contains("state.json can be written again"));
         let (status, printed) = (run.interrupt(), run.printed());
         assert_eq!(status.code(), Some(143), "{printed}");
         let reported = [
             "; the job continues, and the launcher's state",
-            "state.json is written again",
+            "state.json can be written again",
             "metrics.jsonl: cannot start",
         ];
         for reported in reported {
@@ -89,7 +89,7 @@ fn stages_without_room_for_shared_memory_say_so_once_and_train() {
     let mut command = Command::new("unshare");
     command.args(options).args(["sh", "-c", script, "sh"]).arg(stagecoach()).arg("run").arg(&file);
     command.arg("--workspace").arg(workspace.path()).stdin(Stdio::null());
-    let mut child = command.stdout(File::create(&stdout).unwrap()).stderr(Stdio::null()).spawn().unwrap();
+    let mut child = spawn(command.stdout(File::create(&stdout).unwrap()).stderr(Stdio::null())).unwrap();
     let printed = || std::fs::read_to_string(&stdout).unwrap();
     let trained = std::panic::catch_unwind(|| {
         until("training", || printed().contains("\nstep ").then_some(()));
@@ -128,7 +128,7 @@ fn a_stderr_that_takes_nothing_changes_no_exit_code() {
     let mut list = Command::new(stagecoach());
     list.args(["checkpoint", "list", "nowhere"]);
     for (mut command, code) in [(stage, 78), (run, 78), (list, 1)] {
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(full()).spawn().unwrap();
+        let mut child = spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(full())).unwrap();
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             until("the process to exit", || child.try_wait().unwrap())
         }));

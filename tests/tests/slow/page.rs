@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 use stagecoach_tests::page_reader::PageAddress;
-use stagecoach_tests::{Group, Launched, TestJob, corpus, signal, stagecoach, until};
+use stagecoach_tests::{Group, Launched, TestJob, corpus, signal, spawn, stagecoach, until};
 
 fn job() -> TestJob {
     let extra = "  checkpoint: {everySteps: 5}\n".to_owned();
@@ -33,7 +33,7 @@ impl Serving {
 
     fn run(command: &mut Command, log: &Path) -> (Serving, PageAddress) {
         let stdout = std::fs::File::create(log).unwrap();
-        let child = command.stdout(stdout).stderr(Stdio::null()).spawn().unwrap();
+        let child = spawn(command.stdout(stdout).stderr(Stdio::null())).unwrap();
         (Serving(child), printed(log))
     }
 }

@@ -1,12 +1,12 @@
-//! `stagecoach replay` computes steps of a run again, after any disturbance of the run, and compares them with the
-//! run's record.
+//! `stagecoach replay` computes steps of a run again, and compares them with the run's record. The run may have lost
+//! stages or resumed with a different number of stages.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use stagecoach_checkpoint::{FileSystemVolume, Manifest, read_manifest};
 use stagecoach_tests::fixture::{contents, copy};
-use stagecoach_tests::{Launched, TestJob, checkpoints, corpus, each, signal, stagecoach, text, until};
+use stagecoach_tests::{Launched, TestJob, checkpoints, corpus, each, signal, spawn, stagecoach, text, until};
 
 /// Runs a command. Returns the exit code and the whole output.
 pub fn run(arguments: &[&str]) -> (Option<i32>, String) {
@@ -234,14 +234,14 @@ fn ctrl_c_ends_a_replay_and_removes_what_it_made() {
     };
     let mut command = Command::new(stagecoach());
     command.args(["replay", text(&folder), "--step", "400"]).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut child = command.spawn().unwrap();
+    let mut child = spawn(&mut command).unwrap();
     until("the replay to train", || (steps() > 2).then_some(()));
     signal(child.id(), libc::SIGINT);
     let status = until("the replay to exit", || child.try_wait().unwrap());
     assert_eq!(status.code(), Some(143));
     assert!(!scratch.exists());
     // a killed replay leaves its folder, which the next replay removes
-    let mut child = command.spawn().unwrap();
+    let mut child = spawn(&mut command).unwrap();
     until("the replay to train", || (steps() > 2).then_some(()));
     child.kill().unwrap();
     child.wait().unwrap();

@@ -1,4 +1,5 @@
-//! Spares: a waiting process replaces a lost stage at once, and the run ends with the bits of the undisturbed run.
+//! Spares: a waiting process replaces a lost stage at once, and the result is bit-identical to the result of a run
+//! without faults.
 
 use std::path::Path;
 

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use stagecoach_api::contract::{Mesh, StageEnv};
 use stagecoach_tests::corpus::Draws;
 use stagecoach_tests::fixture::{COMMITTED, Case, Fixture, finish, seed};
-use stagecoach_tests::{signal, stagecoach, until};
+use stagecoach_tests::{signal, spawn, stagecoach, until};
 
 const POINTS: usize = 20;
 const CALLS: &str = "openat,mkdir,write,fsync,rename,unlink,rmdir";
@@ -103,7 +103,7 @@ fn attempt(fixture: &Fixture, case: &Case, traced: u32, log: &Path, point: Optio
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        command.spawn().unwrap()
+        spawn(&mut command).unwrap()
     };
     let (mut one, mut other) = (start(traced), start(1 - traced));
     let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
-use stagecoach_tests::{Launched, TestJob, corpus, signal, stagecoach, until};
+use stagecoach_tests::{Launched, TestJob, corpus, signal, spawn, stagecoach, until};
 
 /// Starts `stagecoach tensorboard --follow`, which writes the metrics of `job` as event files to `events`.
 fn follow(job: &Path, events: &Path) -> Child {
     let mut command = Command::new(stagecoach());
     command.arg("tensorboard").arg(job).arg("--to").arg(events).arg("--follow");
-    command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    spawn(command.stdout(Stdio::null()).stderr(Stdio::null())).unwrap()
 }
 
 fn size(events: &Path) -> u64 {

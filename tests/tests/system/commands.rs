@@ -239,7 +239,7 @@ fn a_model_with_a_chat_template_answers() {
     assert!(refused.contains("-, line 1 is no prompt: messages need --chat: expected {\"prompt\""), "{refused}");
     for (line, problem) in [
         ("{", "this is not JSON (EOF while parsing an object at line 1 column 1)"),
-        ("[]", "this is no object"),
+        ("[]", "this is not an object"),
         (r#"{"promt": "a"}"#, "it has neither prompt nor messages"),
         (r#"{"prompt": "a", "id": 1}"#, "it has the unexpected field id: remove it"),
     ] {

@@ -1,5 +1,5 @@
-//! Real processes and real signals: after the loss of any process, the group recovers and ends with the bits of the
-//! undisturbed run.
+//! Tests with real processes and real signals. After the loss of any process, the group recovers, and its result is
+//! bit-identical to the result of a run without faults.
 
 use std::path::Path;
 use std::time::Instant;
@@ -25,7 +25,8 @@ fn gone_soon(pids: &[u32], since: Instant) {
     println!("the group was gone {:?} after the fault", since.elapsed());
 }
 
-/// Starts the job without an end, so that the job still runs at the time of the fault, on any machine.
+/// Starts the job without an end, and waits for `step`. The job still runs at the time of the fault, even on a fast
+/// machine. Returns the process ids of the stages too.
 fn running(workspace: &Path, step: u64) -> (Launched, Vec<u32>) {
     running_job(workspace, &job(), step)
 }
@@ -37,8 +38,8 @@ fn running_job(workspace: &Path, job: &TestJob, step: u64) -> (Launched, Vec<u32
     (launched, stages)
 }
 
-/// Asserts that the group trains again by itself after a fault, and ends with the bits of the undisturbed run. Returns
-/// the outcome of the launcher.
+/// Asserts that the group trains again by itself after a fault, and that its result is bit-identical to the result of a
+/// run without faults. Returns the outcome of the launcher.
 fn recovers(workspace: &Path, mut launched: Launched) -> Outcome {
     launched.wait_for_restart(workspace);
     let outcome = launched.interrupt(workspace);
@@ -81,8 +82,7 @@ fn a_stage_may_be_lost_again_and_again_while_training_progresses() {
     let (mut launched, stages) = running_job(workspace.path(), &TestJob { extra, ..job() }, 5);
     for kill in 1..=5 {
         signal(launched.stages()[1], libc::SIGKILL);
-        // the job must train beyond its step at the kill: a stage that is lost twice without progress ends the whole
-        // group
+        // wait until the job has trained new steps: if a stage is lost twice without progress, the whole group ends
         launched.wait_for_step(5 + 20 * kill);
     }
     only_replaced(&launched, &stages, &[1]);
@@ -195,7 +195,7 @@ fn ctrl_c_while_the_group_forms_again_leaves_with_143() {
 #[test]
 fn a_second_ctrl_c_leaves_at_once() {
     let workspace = corpus::workspace();
-    // with this timeout, the launcher would wait long for a stopped stage
+    // with this timeout, the launcher would wait two minutes for a stopped stage
     let patient = job().extra.replace("terminationTimeoutSeconds: 2", "terminationTimeoutSeconds: 120");
     let (mut launched, stages) = running_job(workspace.path(), &TestJob { extra: patient, ..job() }, 5);
     // the other stages can't exit gracefully without this stage
@@ -219,7 +219,7 @@ fn a_terminated_stage_of_a_group_ends_all_in_one_checkpoint() {
         let mut group = Group::start(workspace.path(), &job().endless(), "a", attempt);
         let metrics = workspace.path().join("faulty/metrics.jsonl");
         let step = || std::fs::read_to_string(&metrics).map_or(0, |text| text.lines().count() as u64);
-        // the job must train more steps than before this attempt
+        // the steps of the earlier attempts are already in the metrics
         let before = step();
         until("some steps", || (group.is_whole() && step() > before + 20).then_some(()));
         signal(group.pids()[stage], libc::SIGTERM);
@@ -275,7 +275,7 @@ fn a_model_that_is_not_finite_ends_the_job_and_saves_nothing() {
     let folder = workspace.path().join("faulty");
     let outcome = Launched::start_file(workspace.path(), &file, folder.clone(), &[]).finish(workspace.path());
     assert_eq!(outcome.status.code(), Some(1), "{}\n{}", outcome.stdout, outcome.stderr);
-    // two attempts each skip ten steps in a row and end at the same step, so that a third attempt would not help
+    // both attempts skip ten steps in a row and end at the same step, so a third attempt would not help
     says(&outcome, "step 10 is the last of 10 in a row");
     says(&outcome, "attempt 2");
     assert!(!outcome.stdout.contains("attempt 3"));

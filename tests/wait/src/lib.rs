@@ -1,7 +1,12 @@
-//! Lets tests wait for a condition, such as the end of a process, instead of a fixed time.
+//! Lets tests wait for a condition, such as the end of a process, instead of a fixed time, and start processes that do
+//! not outlive the test.
+
+mod process;
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
+
+pub use process::{is_gone, process_state, spawn};
 
 /// The environment variable whose value, in seconds, replaces the time limit of a condition.
 pub const VARIABLE: &str = "STAGECOACH_TEST_DEADLINE";
@@ -129,17 +134,6 @@ fn poll<T>(
         anyhow::ensure!(!is_over(), "waited {} s for {what}", began.elapsed().as_secs());
         std::thread::sleep((check.elapsed() * IDLE).clamp(PAUSES.0, PAUSES.1));
     }
-}
-
-/// Returns the state letter of a process, or `None` if the process does not exist.
-pub fn process_state(pid: u32) -> Option<char> {
-    // the name is in parentheses and may contain any characters
-    std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?.rsplit_once(") ")?.1.chars().next()
-}
-
-/// Whether a process has ended, including a process that its parent has not yet waited for.
-pub fn is_gone(pid: u32) -> bool {
-    process_state(pid).is_none_or(|state| matches!(state, 'Z' | 'X'))
 }
 
 #[cfg(test)]

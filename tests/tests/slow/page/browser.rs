@@ -20,7 +20,7 @@ fn first_shown() -> &'static str {
 }
 
 #[test]
-#[ignore = "needs Chromium: make page"]
+#[ignore = "needs Chromium: run `make page`"]
 fn a_browser_follows_a_run_zooms_by_keys_and_contacts_no_other_host() {
     let pictures = std::env::var_os("STAGECOACH_PICTURES").map(PathBuf::from);
     let workspace = corpus::workspace();
@@ -41,7 +41,7 @@ fn a_browser_follows_a_run_zooms_by_keys_and_contacts_no_other_host() {
     browser.wait("later steps", &format!("{step} > {}", before + 20));
     // the chart fills the width of the window
     browser.wait(
-        "a chart of this width",
+        "a chart that is as wide as its container",
         "document.querySelector('#loss .chart').width.baseVal.value === document.querySelector('.plot').clientWidth",
     );
 
@@ -90,7 +90,7 @@ fn a_browser_follows_a_run_zooms_by_keys_and_contacts_no_other_host() {
     for width in [390, 320, 768] {
         browser.resize(width, 844, true);
         browser.wait(
-            "a chart of this width",
+            "a chart that is as wide as its container",
             "document.querySelector('#loss .chart').width.baseVal.value === Math.max(280, \
              document.querySelector('.plot').clientWidth)",
         );
@@ -119,7 +119,7 @@ fn a_browser_follows_a_run_zooms_by_keys_and_contacts_no_other_host() {
 }
 
 #[test]
-#[ignore = "needs Chromium: make page"]
+#[ignore = "needs Chromium: run `make page`"]
 fn fifty_thousand_steps_are_a_small_document_and_a_page_without_a_script() {
     let workspace = tempfile::tempdir().unwrap();
     let folder = workspace.path().join("long");

@@ -84,7 +84,7 @@ fn field(name: &str) -> String {
 const STAGES: &str = "document.querySelectorAll('#plan meter').length";
 
 #[test]
-#[ignore = "needs Chromium: make page"]
+#[ignore = "needs Chromium: run `make page`"]
 fn the_planner_follows_the_keys_and_contacts_no_other_host() {
     let pictures = std::env::var_os("STAGECOACH_PICTURES").map(PathBuf::from);
     let (_serving, page, workspace) = serve();
@@ -172,7 +172,7 @@ fn the_planner_follows_the_keys_and_contacts_no_other_host() {
 }
 
 #[test]
-#[ignore = "needs Chromium: make page"]
+#[ignore = "needs Chromium: run `make page`"]
 fn planner_works_without_a_script_and_says_when_it_is_gone() {
     let (serving, page, _workspace) = serve();
     let mut browser = Browser::start();

@@ -11,7 +11,7 @@ const STYLE: &str = "body { margin: 0; padding: 16px; background: #0d1117; color
 pre { margin: 0; font: 13px/1.5 'DejaVu Sans Mono', monospace; white-space: pre-wrap; overflow-wrap: anywhere } b { color: #7ee787 }";
 
 #[test]
-#[ignore = "needs Chromium: make page"]
+#[ignore = "needs Chromium: run `make page`"]
 fn commands_print_what_their_pictures_show() {
     let pictures = std::env::var_os("STAGECOACH_PICTURES").map(PathBuf::from);
     let folder = tempfile::tempdir().unwrap();

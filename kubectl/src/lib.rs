@@ -121,7 +121,8 @@ mod tests {
         assert!(printed.ends_with(" -- stagecoach checkpoint list /workspace/jobs/small\n"), "{printed}");
         let (_, result) = plugin(&["checkpoints", "ended"]);
         let refused = result.unwrap_err();
-        assert!(refused.starts_with("no pod of job ended runs, and only a pod can read its volume: "), "{refused}");
+        let problem = "no pod of job ended runs, and this command reads the job's volume in a running pod: ";
+        assert!(refused.starts_with(problem), "{refused}");
         assert!(refused.contains("run `stagecoach checkpoint list` on the job's folder"), "{refused}");
     }
 

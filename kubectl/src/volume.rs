@@ -17,7 +17,7 @@ pub(crate) struct CheckpointsCommand {
     job: String,
 }
 
-/// A step as it was trained.
+/// The timeline of a trained step, above a simulation of the step.
 #[derive(Debug, Args)]
 pub(crate) struct TimelineCommand {
     /// The job.
@@ -53,8 +53,8 @@ fn in_a_pod(
     let reported = command.join(" ");
     let pod = cluster::pods(kubectl, &job)?.into_iter().find(|pod| pod.is_running).with_context(|| {
         format!(
-            "no pod of job {name} runs, and only a pod can read its volume: wait until a pod of the job runs, or run \
-             `stagecoach {reported}` on the job's folder where the volume is mounted"
+            "no pod of job {name} runs, and this command reads the job's volume in a running pod: wait until a pod of \
+             the job runs, or mount the volume and run `stagecoach {reported}` on the job's folder"
         )
     })?;
     let folder = job.folder();

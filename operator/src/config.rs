@@ -67,7 +67,7 @@ pub struct OperatorConfig {
     /// Create Workloads of Kueue for jobs with a queue
     #[arg(long, env = "STAGECOACH_KUEUE", default_value_t = false, action = clap::ArgAction::Set)]
     pub kueue: bool,
-    /// Seconds between two polls of a job's stage 0
+    /// Seconds between two polls of a job's leader
     #[arg(long, env = "STAGECOACH_POLL_SECONDS", default_value_t = 10.0, value_parser = parse_poll_seconds)]
     poll_seconds: f64,
 }

@@ -111,7 +111,8 @@ impl Default for Telemetry {
     }
 }
 
-/// Whether `state` continues after `failure`: with the next attempt, or with new incarnations of the lost stages.
+/// Whether the job has continued after `failure`: either the next attempt has started, or replacements of the lost
+/// stages have started in the same attempt.
 fn is_recovered(failure: &AttemptFailure, state: &JobState) -> bool {
     let is_replaced = state.attempt.number == failure.attempt && !state.incarnations.is_empty();
     is_replaced || state.attempt.number == failure.attempt.saturating_add(1)
@@ -124,7 +125,7 @@ fn register<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, 
 }
 
 impl Telemetry {
-    /// Adds the store with the jobs of a watch.
+    /// Adds the store of a watch of jobs. The metric `jobs` counts the jobs in all stores.
     pub(crate) fn add_store(&self, store: Store<RawPipelineJob>) {
         lock(&self.stores).push(store);
     }
@@ -172,7 +173,8 @@ impl Telemetry {
         }
         let recovered = new.phase == Some(JobPhase::Running) && inputs.job.status.phase != Some(JobPhase::Running);
         if let Some(failure) = state.last_failure.as_ref().filter(|failure| recovered && is_recovered(failure, state)) {
-            // count the recovery from each failure once: if a stage is unready for a moment, this is no second recovery
+            // count the recovery from each failure once: a job also becomes `Running` again after a stage was unready
+            // for a moment
             let mut counted = self.recovered.lock();
             let before = counted.insert(inputs.job.reference.uid.clone(), failure.failed_at);
             if before == Some(failure.failed_at) {
@@ -236,7 +238,8 @@ mod tests {
         assert!(text.contains("stagecoach_jobs{phase=\"Running\"} 1"), "{text}");
     }
 
-    /// Returns the metrics of the registry in the form of docs/REFERENCE.md: `name{label}`, counters with `_total`.
+    /// Returns the metrics of the registry, written as in docs/REFERENCE.md: as `name{label}`. The name of a counter
+    /// ends with `_total`.
     fn registered() -> BTreeSet<String> {
         let telemetry = Telemetry::default();
         telemetry.jobs.get_or_create(&PhaseLabel { phase: "Running".into() }).inc();

@@ -1,5 +1,6 @@
 //! Two macros for the two forms of a choice in a Kubernetes API: an enum of strings, and a union. A union has a field
-//! `type` and an object with the name of the type, because a structural schema can't express "string or object".
+//! `type`, and an object with the settings of the type, as in `{type: Llama, llama: {...}}`. A structural schema can't
+//! express a field that is either a string or an object.
 
 /// Defines an enum of strings, with the spelling that YAML uses.
 macro_rules! string_enum {
@@ -30,7 +31,7 @@ macro_rules! string_enum {
 
 /// The object with the settings of a union's member.
 pub(crate) trait Payload: Sized {
-    /// Returns the value of an absent object, or `None` if the object is required.
+    /// Returns the settings that apply if the object is absent. Returns `None` if the object is required.
     fn when_absent() -> Option<Self> {
         None
     }
@@ -55,8 +56,8 @@ pub(crate) fn member_rules(
     is_required.then_some(missing).into_iter().chain((!is_only).then_some(foreign))
 }
 
-/// Defines a union: an enum in Rust, and `{type: Llama, llama: {...}}` in YAML and in the schema. Reading refuses a
-/// `type` without its object, or with the object of another type.
+/// Defines a union: an enum in Rust, and `{type: Llama, llama: {...}}` in YAML and in the schema. Deserialization
+/// refuses a required object that is missing, and an object of another type.
 macro_rules! union {
     (
         $(#[$meta:meta])*

@@ -19,7 +19,8 @@ const FUEL: u64 = 100_000_000;
 /// The values that a template needs in addition to a conversation.
 #[derive(Clone, Debug, Default)]
 pub struct TemplateSettings {
-    /// The date that `strftime_now` formats, at midnight. If `None`, a call of `strftime_now` is an error.
+    /// The date that `strftime_now` formats. The formatted time is midnight. If `None`, a call of `strftime_now` is an
+    /// error.
     pub date: Option<Date>,
     /// The texts of special tokens, by the names of their variables, such as `bos_token`.
     pub special_tokens: BTreeMap<String, String>,
@@ -67,7 +68,8 @@ impl ChatTemplate {
     /// Compiles the template `source`.
     ///
     /// # Errors
-    /// Fails if `source` is not valid Jinja, or if `source` or a setting contains a reserved character.
+    /// Fails if `source` is not valid Jinja, or if `source` or a setting contains one of the private-use characters
+    /// that mark text during rendering.
     pub fn new(source: &str, settings: TemplateSettings) -> Result<ChatTemplate, SetupError> {
         let mut variables: Map<String, Value> =
             settings.special_tokens.into_iter().map(|(name, text)| (name, Value::String(text))).collect();

@@ -29,7 +29,7 @@ pub fn read_manifest(volume: &dyn Volume, step: u64) -> Result<Manifest, Checkpo
     let bytes = read_file(volume, &path).map_err(|e| missing_as_damage(volume, step, &path, e))?;
     let damaged = |reason| CheckpointError::Damaged(Damage { step, file: path.clone(), reason });
     let manifest = Manifest::parse(&bytes).map_err(|error| damaged(error.to_string()))?;
-    if manifest.step == step { Ok(manifest) } else { Err(damaged(format!("is of step {}", manifest.step))) }
+    if manifest.step == step { Ok(manifest) } else { Err(damaged(format!("belongs to step {}", manifest.step))) }
 }
 
 /// Opens all files of a checkpoint, or only the files that hold the tensors `names`.
@@ -65,7 +65,7 @@ pub(crate) fn open_file(
     if size == entry.bytes {
         return Ok(reader);
     }
-    let reason = format!("has {size} bytes, and {} were written", entry.bytes);
+    let reason = format!("has {size} bytes, but {} were written", entry.bytes);
     Err(CheckpointError::Damaged(Damage { step, file: path, reason }))
 }
 
@@ -103,11 +103,11 @@ impl CheckpointReader {
     /// Reads the little-endian bytes of one tensor into `buffer`, which must have the tensor's size.
     ///
     /// # Errors
-    /// Returns [`CheckpointError::Damaged`] if the bytes do not match their hash, or another error if `buffer` has
-    /// another size or the volume fails.
+    /// Returns [`CheckpointError::Damaged`] if the bytes do not match their hash. Returns another error if `buffer`
+    /// does not have the tensor's size, or if the volume fails.
     pub fn read_into(&self, tensor: &TensorEntry, buffer: &mut [u8]) -> Result<(), CheckpointError> {
         if buffer.len() as u64 != tensor.bytes {
-            let reason = format!("{} has {} bytes, and {} were asked for", tensor.name, tensor.bytes, buffer.len());
+            let reason = format!("{} has {} bytes, but {} were requested", tensor.name, tensor.bytes, buffer.len());
             return Err(CheckpointError::Content { path: self.path(&tensor.file).into(), problem: reason });
         }
         self.read_range(&tensor.file, tensor.offset, buffer)?;

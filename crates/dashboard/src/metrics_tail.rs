@@ -103,7 +103,7 @@ mod tests {
         assert_eq!((last(&mut tail), tail.read), (1, line(1).len() as u64 + 5));
         write!(file, "{}{}", &line(2)[5..], line(3)).unwrap();
         assert_eq!((last(&mut tail), tail.refresh().unwrap().unreadable), (3, 0));
-        // a group that resumes from a checkpoint replaces the file with a new one, of any length
+        // a job that resumes from a checkpoint replaces the file with a new one, of any length
         let new = folder.path().join("new");
         fs::write(&new, format!("{}{}", line(1), line(2))).unwrap();
         fs::rename(&new, &path).unwrap();

@@ -1,4 +1,5 @@
-//! Draws a measured step above its simulation, with the shares of each stage's time. The module does no I/O.
+//! Draws a measured step above its simulation, and divides each stage's time into computation and bubble. The module
+//! does no I/O.
 
 use stagecoach_pipeline::{Costs, Panel, breakdown, simulate, timeline_svg_unstyled};
 use stagecoach_telemetry::{DataWait, TimelineRecord, advice};

@@ -92,7 +92,7 @@ pub(super) fn state_not_saved(error: &LaunchError) -> String {
 
 /// Returns the message that the launcher's state was saved after earlier saves had failed.
 pub(super) fn state_saved(path: &Path) -> String {
-    format!("{} is written again", path.display())
+    format!("{} can be written again", path.display())
 }
 
 /// Describes the starting point of the next attempt.
@@ -220,7 +220,7 @@ pub(super) mod tests {
         restarting_or_giving_up(&decision(state), policy, false, UnixMillis(500))
     }
 
-    /// Returns a decision that leads to this state, while no replica trains.
+    /// Returns a decision with this new state, in which no replica trains.
     fn decision(state: &JobState) -> Decision {
         Decision {
             state: state.clone(),

@@ -47,7 +47,7 @@ pub fn check_fine_tuning(model: &dyn Architecture, lora: Option<&LoraSpec>, free
     }
     for (index, text) in freeze.iter().enumerate() {
         let at = format!("spec.training.freeze[{index}]: {text:?}");
-        let pattern = Pattern::new(text).map_err(|e| format!("{at} is no pattern: {e}"))?;
+        let pattern = Pattern::new(text).map_err(|e| format!("{at} is not a pattern: {e}"))?;
         if !specs.iter().any(|spec| pattern.matches(&spec.name)) {
             let first = specs.first().map_or("", |spec| &spec.name);
             return Err(format!("{at} matches no weight of this model, whose weights have names such as {first}"));

@@ -1,6 +1,6 @@
-//! The facts besides the job that can change the last bits of a run's results. Checkpoints record these facts. A resume
-//! compares them with the record, and the stages of a group (the processes that train together) compare them with each
-//! other.
+//! The environment of a stage: facts about its software and hardware that can change the last bits of a run's results.
+//! Checkpoints record these facts. A resume compares them with the record, and the stages of a group (the processes
+//! that train together) compare them with each other.
 
 use serde_json::{Value, json};
 use stagecoach_api::job::Kernels;
@@ -102,7 +102,8 @@ fn products(of: Kernels, kind: Kind, device: tch::Device, processor: &str) -> St
 }
 
 /// Returns the differences of `now` from `before`, such as "threads 2 instead of 1". A field that an earlier version
-/// did not record counts as equal. The exception is `kernels`, because a version without this field had no kernels.
+/// did not record counts as equal. The exception is `kernels`, because a version of Stagecoach without this field had
+/// no kernels of its own.
 pub fn environment_differences(before: &Value, now: &Value) -> Vec<String> {
     let differs = |field: &str| before[field] != now[field] && (field == "kernels" || !before[field].is_null());
     let changed = COMPARED.iter().filter(|(field, _)| differs(field));

@@ -124,7 +124,9 @@ impl Plan {
     /// Returns an error if the bytes are not a plan of this version, or if the programs are incorrect.
     pub fn from_bytes(bytes: &[u8], rank: usize) -> Result<(Plan, VerifiedPlan), StageError> {
         let plan: Plan = serde_json::from_slice(bytes).map_err(|e| {
-            StageError::invalid(format!("stage 0's plan can't be read ({e}): all stages must run one version"))
+            StageError::invalid(format!(
+                "the leader's plan can't be read ({e}): all stages must run the same version of Stagecoach"
+            ))
         })?;
         let verified = plan.verify(rank)?;
         Ok((plan, verified))
@@ -136,9 +138,9 @@ impl Plan {
     /// Returns an error if the programs are incorrect. The error has the first violation, with the action.
     pub fn verify(&self, rank: usize) -> Result<VerifiedPlan, StageError> {
         let read =
-            |text: &str| Programs::from_text(text).map_err(|e| StageError::invalid(format!("stage 0's plan: {e}")));
+            |text: &str| Programs::from_text(text).map_err(|e| StageError::invalid(format!("the leader's plan: {e}")));
         let limits = Limits { max_in_flight: Some(self.in_flight.clone()), ..Limits::default() };
-        let wrong = |e| StageError::invalid(format!("stage 0's plan is wrong: {e}"));
+        let wrong = |e| StageError::invalid(format!("the leader's plan is wrong: {e}"));
         let all = self.programs.iter().map(|text| read(text)).collect::<Result<Vec<Programs>, StageError>>()?;
         for programs in &all {
             verify(programs, &limits).map_err(wrong)?;
@@ -149,13 +151,13 @@ impl Plan {
         let blocks = GradientBlocks::new(blocks, microbatches).filter(|blocks| replica.count <= blocks.count());
         let blocks = blocks.map(|blocks| blocks.of_replica(replica.index, replica.count)).ok_or_else(|| {
             StageError::invalid(format!(
-                "stage 0's plan is wrong: {} gradient blocks of {microbatches} microbatches for {} replicas",
+                "the leader's plan is wrong: {} gradient blocks of {microbatches} microbatches for {} replicas",
                 self.gradient_blocks, self.data_parallel
             ))
         })?;
         let own = all.into_iter().find(|programs| programs.microbatches == blocks.microbatches().len());
         let training = own.filter(|programs| programs.replicated() == (replica.count > 1)).ok_or_else(|| {
-            StageError::invalid(format!("stage 0's plan is wrong: it has no programs for replica {}", replica.index))
+            StageError::invalid(format!("the leader's plan is wrong: it has no programs for replica {}", replica.index))
         })?;
         let evaluation =
             self.evaluation.iter().map(|text| read(text)).collect::<Result<Vec<Programs>, StageError>>()?;

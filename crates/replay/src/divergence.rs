@@ -1,5 +1,5 @@
-//! Finds the point at which two runs diverge: the first checkpoint that differs, by bisection, and the first tensor of
-//! a step that differs, in the order of computation.
+//! Finds the point at which two runs diverge. Bisection finds the first checkpoint that differs. Within a step, a
+//! comparison in the order of computation finds the first tensor that differs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -71,7 +71,7 @@ fn difference(one: &Tensor, other: &Tensor) -> Option<String> {
     let first = parted.next()?;
     let bits = (ones[first].to_bits() ^ others[first].to_bits()).count_ones();
     Some(format!(
-        "{} of {} values differ; the first is {} and {}, {bits} bit{} apart",
+        "{} of {} values differ; the first pair is {} and {}, {bits} bit{} apart",
         1 + parted.count(),
         ones.len(),
         ones[first],
@@ -130,7 +130,7 @@ mod tests {
             let found = first_divergent_tensor(&ones, &others).unwrap();
             assert_eq!(&found.name, expected);
             assert!(
-                found.to_string().ends_with(", 1 of 2 values differ; the first is 2 and 2.0000002, 1 bit apart"),
+                found.to_string().ends_with(", 1 of 2 values differ; the first pair is 2 and 2.0000002, 1 bit apart"),
                 "{found}"
             );
             others.iter_mut().find(|(name, _)| name == expected).unwrap().1 = tensor(2.0);

@@ -56,7 +56,8 @@ impl Header {
         let kind = KINDS.into_iter().find(|&kind| code(kind) == bytes[8]);
         let (MAGIC, Some(kind), 0..=MAX_DIMS) = (word(0), kind, dims) else {
             return Err(LinkError::Mismatch(format!(
-                "got bytes that are no tensor header (they start with {:02x?}): both stages must run the same version",
+                "got bytes that are no tensor header (they start with {:02x?}): both stages must run the same version \
+                 of Stagecoach",
                 &bytes[..12]
             )));
         };

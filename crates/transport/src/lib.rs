@@ -4,7 +4,8 @@
 //! A background thread writes, so that a send blocks the computation only while too many earlier tensors wait to be
 //! sent. A stage posts its receives in advance, and a background thread reads into memory that is already allocated. A
 //! payload travels in the TCP stream, in memory that both processes map (`shm`), or from GPU to GPU (`nccl`). Links
-//! accept and return tensors on the stage's device. If a carrier needs host memory, the link copies the tensors.
+//! accept and return tensors on the stage's device. TCP and `shm` need the tensors in host memory, so a link copies the
+//! tensors of a GPU.
 
 mod accept;
 mod arrivals;
@@ -44,7 +45,7 @@ pub enum LinkError {
     /// Both processes are alive, but they disagree about the payload.
     #[error("{0}")]
     Mismatch(String),
-    /// The GPU of this stage or its driver failed. The failure would recur in a new group.
+    /// The GPU of this stage or its driver failed. The failure would recur if the stages connected again.
     #[error(transparent)]
     Device(#[from] CudaError),
     /// This machine lacks a resource that the transport needs.

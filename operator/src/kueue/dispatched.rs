@@ -14,8 +14,8 @@ pub(crate) struct RemoteJobState {
     pub(crate) is_suspended: bool,
     /// Whether the job is complete or has failed.
     pub(crate) has_ended: bool,
-    /// Whether the copy has no attempt. After an eviction, this also becomes true when the time in which the copy must
-    /// save is over, because the other cluster may be lost.
+    /// Whether the copy has no running attempt (a run of all stages). An evicted copy has a limited time to save. After
+    /// this time, the field is true even if the copy has not reported its stop, because the other cluster may be lost.
     pub(crate) has_stopped: bool,
     /// Whether the copy trains.
     pub(crate) is_running: bool,
@@ -30,8 +30,8 @@ pub(crate) fn dispatched_actions(
     situation: RemoteJobState,
 ) -> Vec<WorkloadAction> {
     let unfinished: Vec<&Arc<Workload>> = workloads.iter().filter(|workload| workload.is_unfinished()).collect();
-    // Kueue copies the end of the job into the job's status before it finishes the Workload, but the watch of Workloads
-    // may be ahead of the watch of jobs
+    // Kueue copies the final status of the job before it finishes the Workload, but the operator may observe the
+    // finished Workload first
     let is_over = situation.has_ended || workloads.iter().any(|workload| workload.is_finished());
     if is_over {
         return Vec::new();

@@ -1,4 +1,5 @@
-//! Computes the status of a job and the events of its changes; `status_writer` writes them.
+//! Computes the status of a job, and the Kubernetes events that report changes of the status. `status_writer` writes
+//! both.
 
 mod conditions;
 mod events;
@@ -51,8 +52,9 @@ pub(crate) struct StatusInputs<'a> {
 }
 
 impl StatusInputs<'_> {
-    /// Returns the number of replicas that train, or 0 if too few replicas are ready. If the leader reports its group,
-    /// the replicas in the group train. Otherwise, the replicas whose pods are all ready train.
+    /// Returns the number of replicas that train, or 0 if too few replicas are ready. If the leader reports its group
+    /// (the stages that train together), the function counts the replicas in the group. Otherwise, it counts the
+    /// replicas with only ready pods.
     fn training_replicas(&self) -> u32 {
         let Decision { state, training_replicas, .. } = self.decision;
         let polled = self.pods.leader_status.as_ref().filter(|polled| polled.is_reachable);
@@ -147,15 +149,15 @@ fn attempt_status(inputs: &StatusInputs) -> Option<AttemptStatus> {
     })
 }
 
-/// Whether a new attempt keeps the image of the previous attempt: the job has finished a step, and no spec field that
-/// defines an attempt has changed. The step may come from an earlier image, because `max_finished_steps` is the maximum
-/// over all attempts. A new default image of the operator must not change a job that has made progress.
+/// Whether a new attempt keeps the image of the previous attempt. It does if the job has finished a step in any
+/// attempt, and no spec field that defines an attempt has changed. If the operator gets a new default image for
+/// trainers, a job that has made progress must not start to use this image.
 fn keeps_image(old: &JobState, new: &JobState) -> bool {
     old.max_finished_steps.is_some() && old.attempt.revision == new.attempt.revision
 }
 
 /// Returns the training progress, from the `/status` of the leader or from the termination message of a stage that
-/// ended. Without both, the progress stays as it was.
+/// ended. Without either, the progress does not change.
 fn progress(
     old: Option<&ProgressStatus>,
     polled: Option<&PolledStatus>,

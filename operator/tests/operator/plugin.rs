@@ -137,7 +137,8 @@ fn a_job_that_failed_is_reported_from_cause_to_consequence() {
     assert_eq!(lines, "stage 1 | one\nstage 0 | two\nstage 1 | three\nstage 1 | four\nstage 0 | five\n", "each once");
 
     let refused = plugin(cluster, &["checkpoints", "told"]).unwrap_err();
-    assert!(refused.starts_with("no pod of job told runs, and only a pod can read its volume"), "{refused}");
+    let problem = "no pod of job told runs, and this command reads the job's volume in a running pod";
+    assert!(refused.starts_with(problem), "{refused}");
 }
 
 #[test]

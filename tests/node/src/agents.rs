@@ -41,8 +41,8 @@ pub(crate) fn containerd(place: &NodeFolder) -> Result<Vec<String>> {
         }],
     });
     write(place, "containerd/network/10-node.conflist", &network.to_string())?;
-    // containerd imports only files of the node, not the settings of the machine; a path of a shim's socket must be
-    // short, so it begins with CLAIM, a link to the node's folder
+    // `imports` is in the node's folder, so that containerd does not import the machine's settings; the path of a
+    // shim's socket must be short, so `socket_dir` begins with CLAIM, a link to the node's folder
     let config = format!(
         r#"version = 3
 imports = ["{imports}"]
@@ -175,7 +175,7 @@ pub(crate) fn coredns(place: &NodeFolder) -> Result<Vec<String>> {
     Ok(vec![program(COREDNS), "-conf".into(), file])
 }
 
-/// Returns the Service of CoreDNS and its endpoint, each with the path of its collection.
+/// Returns the Service and the EndpointSlice of CoreDNS, each with the path in the API under which it is created.
 pub(crate) fn dns_service() -> [(&'static str, Value); 2] {
     let ports = |port: u16| json!([{"name": "dns", "port": port, "protocol": "UDP"}, {"name": "dns-tcp", "port": port, "protocol": "TCP"}]);
     let service = json!({

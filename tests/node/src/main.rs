@@ -12,7 +12,8 @@ use stagecoach_node::TestNode;
 /// A real one-node Kubernetes on this machine, for tests. Needs root and Linux.
 #[derive(Parser)]
 enum Command {
-    /// Start a node with a shared volume for the first claim, and wait until it is ready.
+    /// Start a node and wait until it is ready. The node has a shared volume, which the first PersistentVolumeClaim
+    /// without a storage class binds.
     Up {
         /// A new or empty folder for all files of the node.
         folder: PathBuf,

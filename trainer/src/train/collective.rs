@@ -41,6 +41,8 @@ pub(in crate::train) fn all_gather<T: Serialize + DeserializeOwned>(
     let all = member.all_gather(topic, bytes)?;
     let read = all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>();
     Ok(read.map_err(|e| {
-        StageError::invalid(format!("a stage's report can't be read ({e}): all stages must run one version"))
+        StageError::invalid(format!(
+            "a stage's report can't be read ({e}): all stages must run the same version of Stagecoach"
+        ))
     })?)
 }

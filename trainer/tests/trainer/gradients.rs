@@ -81,9 +81,12 @@ pub(crate) fn steps() -> Vec<StepData> {
     vec![step(0), step(11), step(23)]
 }
 
-/// The pipeline has an empty stage in the middle. The test detects a boundary that passes no gradient (all gradients
-/// before it are zero), rotary tables of zeros (the scores, and the gradients of queries and keys, are zero), a head
-/// without a gradient, and uninitialised memory (not finite).
+/// The pipeline has an empty stage in the middle. The test detects these faults:
+///
+/// - A stage passes no gradient to the previous stage, so that all gradients before it are zero.
+/// - The rotary tables are zero, so that the attention scores and the gradients of queries and keys are zero.
+/// - The head of the model (logits and loss) has no gradient.
+/// - A gradient contains uninitialised memory, so that it is not finite.
 #[test]
 fn every_parameter_has_a_finite_gradient_that_is_not_zero() {
     for tied in [false, true] {
@@ -143,7 +146,8 @@ pub(crate) fn long_step(offset: i64) -> StepData {
     StepData { microbatches, ..step(offset) }
 }
 
-/// Within a gradient block, gradients are added in the order of the microbatches. A binary tree then adds the blocks.
+/// A gradient block is a group of consecutive microbatches. The gradients of a block are added in the order of its
+/// microbatches. A binary tree then adds the sums of the blocks.
 #[test]
 fn the_gradient_is_the_tree_of_its_blocks() {
     for (tied, gradient_blocks) in [(false, 8), (true, 8), (false, 4), (true, 4), (false, 2), (true, 2)] {
@@ -184,7 +188,7 @@ fn bf16_trains_as_fp32_does_up_to_its_rounding() {
     for (name, exact) in &exact.gradients {
         let largest = exact.iter().fold(0.0, |max: f32, g| max.max(g.abs()));
         let error = exact.iter().zip(&rounded.gradients[name]).fold(0.0, |max: f32, (a, b)| max.max((a - b).abs()));
-        assert!(error < 0.06 * largest, "{name}: off by {error}, the largest is {largest}");
+        assert!(error < 0.06 * largest, "{name}: off by {error}, the largest gradient is {largest}");
     }
     // the master weights are not bf16, so that updates below bf16's resolution are not lost
     let fine = |weight: &f32| weight.to_bits() & 0xffff != 0;
@@ -217,7 +221,7 @@ fn gradients_add_up_in_the_order_of_the_microbatches() {
         let flat = |g: &Tensor| Vec::<f32>::try_from(g.reshape([-1])).unwrap();
         stage.parameters.iter().map(|p| (p.spec.name.clone(), flat(&p.gradient))).collect::<Weights>()
     };
-    // `forward_backward` does not support the documents of the packed microbatch
+    // `forward_backward` supports only rows of one document, so remove the second document of microbatch 1
     let mut step = step(0);
     step.microbatches[1].layout.document_starts = vec![vec![], vec![]];
     for schedule in [one_f_one_b, gpipe, weights_last] {
@@ -268,13 +272,19 @@ fn the_gradient_sent_to_the_previous_chunk_is_the_derivative_of_the_loss() {
     assert_eq!(dx.size(), x.size());
     let derivative = (dx * direction).sum(tch::Kind::Double).double_value(&[]);
     assert!(derivative.abs() > 0.1, "{derivative}: the direction is nearly orthogonal to the gradient");
-    assert!((derivative - quotient).abs() < 5e-3 * derivative.abs(), "{derivative}, by difference {quotient}");
+    assert!(
+        (derivative - quotient).abs() < 5e-3 * derivative.abs(),
+        "derivative {derivative}, difference quotient {quotient}"
+    );
 }
 
-/// Derives the tables from the attention of a layer with one head. The value of token t is the t-th unit vector, so
-/// that the layer's output is the row of attention weights. A query has one element of the rotated pair i. A key has
-/// the same element, or the other element of this pair. The score of a query at position p and a key at position t is
-/// therefore the cosine, or the sine, of (p - t) theta^(-2i/d), up to the constant of the softmax.
+/// Derives the rotary tables from the attention weights of a layer with one head. The value of token t is the t-th unit
+/// vector, so that the layer's output at a position is the row of its attention weights. The rotation turns the
+/// elements i and i + d/2 of a head as a pair. Every query is zero except for element i. Every key is zero except for
+/// one element of the same pair. If it is element i, the score of a query at position p and a key at position t is
+/// proportional to the cosine of (p - t) theta^(-2i/d). If it is element i + d/2, it is proportional to the sine of
+/// this angle. The softmax hides a constant per query, so the test checks the difference between the scores of the keys
+/// at t and p.
 #[test]
 fn rotary_tables_are_those_of_the_formula() {
     let (length, theta) = (16usize, 50.0f64);
@@ -293,7 +303,7 @@ fn rotary_tables_are_those_of_the_formula() {
         ..config(false)
     };
     let mut setup = Setup { config: Arc::new(config), ..setup(false, &[1]) };
-    // token t is e_0 + e_(1+t); the output of its norm is that times `scale`
+    // token t is the vector e_0 + e_(1+t), and the norm multiplies it by `scale`
     let scale = (hidden as f64 / 2.0).sqrt() as f32;
     let x = Tensor::eye(length as i64, (tch::Kind::Float, Device::Cpu));
     let x = Tensor::cat(&[Tensor::ones([length as i64, 1], (tch::Kind::Float, Device::Cpu)), x], 1);

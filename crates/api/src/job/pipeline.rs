@@ -33,7 +33,7 @@ pub struct PipelineSpec {
     #[serde(default)]
     pub transport: Transport,
     /// Whether tensors are encrypted on the network. Stages always authenticate each other, and the control connections
-    /// to stage 0 are always encrypted. Shared memory does not leave the host and is not encrypted.
+    /// to the leader are always encrypted. Shared memory does not leave the host and is not encrypted.
     #[serde(default)]
     pub encryption: Encryption,
     /// A value that a later version may add.

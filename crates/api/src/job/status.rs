@@ -58,7 +58,7 @@ pub struct PipelineJobStatus {
     /// The root cause of the last failure. The stages that ended because of it are not included.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<LastFailureStatus>,
-    /// The last recovery that stage 0 has reported. Custom trainers may report none.
+    /// The last recovery that the leader has reported. Custom trainers may report none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_recovery: Option<RecoveryStatus>,
     /// The operator's internal state of the job, as JSON. Only the operator writes this field. `kubectl stagecoach why`

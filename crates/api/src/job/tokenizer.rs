@@ -16,7 +16,7 @@ union! {
     }
 }
 
-/// A tokenizer that stage 0 trains on the corpus.
+/// A tokenizer that the leader, a stage 0, trains on the corpus.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TokenizerTrainingSpec {

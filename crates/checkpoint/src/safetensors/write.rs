@@ -61,7 +61,7 @@ pub(crate) fn write_shard_cancellable<V: View>(
         let offset = file.bytes;
         let data = view.data();
         if data.len() != view.data_len() {
-            let problem = format!("{tensor} has {} bytes, and {} were announced", data.len(), view.data_len());
+            let problem = format!("{tensor} has {} bytes, but {} were announced", data.len(), view.data_len());
             return Err(CheckpointError::Content { path: volume.display(path), problem });
         }
         let hash = file.write_and_hash(&data)?;

@@ -93,7 +93,7 @@ fn a_manifest_of_another_step_is_refused() {
     let volume = prepared();
     volume.rename(NEWEST, "checkpoints/step-00000009").unwrap();
     let found = open_newest(&volume, VerifyLevel::Sizes, &[]).unwrap();
-    assert_eq!(found.damage[0].to_string(), "checkpoints/step-00000009/manifest.json is of step 3");
+    assert_eq!(found.damage[0].to_string(), "checkpoints/step-00000009/manifest.json belongs to step 3");
     assert_resumes(&volume);
 }
 

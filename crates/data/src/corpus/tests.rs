@@ -89,7 +89,7 @@ fn corpus_of(folder: &TempDir, name: &str) -> Corpus {
     Corpus::find(&config_of(folder, name)).unwrap()
 }
 
-/// A source of files in memory, by their URIs. Each version of a file has another stamp.
+/// A source with files in memory, whose keys are the URIs of the files. Each write of a file changes its stamp.
 #[derive(Debug, Default)]
 struct InMemory(Mutex<BTreeMap<PathBuf, (FileStamp, Vec<u8>)>>);
 
@@ -133,7 +133,7 @@ impl Source for InMemory {
     }
 }
 
-/// These files are on no volume, so a reader that bypasses the source fails.
+/// The files of the second corpus exist only in memory, so a reader that bypasses the source fails.
 #[test]
 fn a_corpus_is_the_same_from_any_source() {
     let (folder, _) = files();
@@ -145,7 +145,7 @@ fn a_corpus_is_the_same_from_any_source() {
     let config = config_of(&folder, "memory://texts");
     let corpus = Corpus::of(&config, |pattern| Ok((source.clone(), source.list(pattern)?))).unwrap();
     let contents = |corpus: &Corpus, split| -> Vec<ReadPiece> {
-        // the debug text of token ids ends with their file, which differs between the two sources
+        // the debug text of token ids ends with the field `file`, which differs between the two sources
         let file = |text: &str| text.split("file: ").next().unwrap_or_default().to_owned();
         let pieces = read(corpus, Cursor::default(), split).into_iter();
         pieces.map(|(text, is_last, resume_at, bytes_read)| (file(&text), is_last, resume_at, bytes_read)).collect()

@@ -52,7 +52,7 @@ impl BlockOrder {
         }
     }
 
-    /// Returns the position at which reading resumes at `cursor` within the block of `position`. A cursor in another
+    /// Converts `cursor`, from which reading resumes in the block of `position`, to a position. A cursor in another
     /// file means the end of the block.
     pub(super) fn resume_at(&self, position: ReadPosition, cursor: Cursor) -> ReadPosition {
         if cursor.file != self.at(position).file {

@@ -261,7 +261,7 @@ pub(crate) fn connect_to_group(
     configure(&stream, timeouts.heartbeat_timeout).map_err(retry)?;
     let session = handshake::client_handshake(&mut &stream, &at.secret).map_err(retry)?;
     let stream = ControlStream::new(stream, &session).map_err(retry)?;
-    stream.write(hello).map_err(|_| JoinError::Retry("it closed the connection".to_owned()))?;
+    stream.write(hello).map_err(|_| JoinError::Retry("the peer closed the connection".to_owned()))?;
     let stream = Arc::new(stream);
     let (stop_heartbeat, stop) = channel();
     let (heartbeat_stream, activity) = (Arc::clone(&stream), activity.clone());

@@ -1,5 +1,5 @@
 //! Collective operations: votes and all-gathers, which complete once every member has contributed. This module is pure.
-//! Ranks in this file are group ranks.
+//! Ranks in this file are group ranks, which number the members of a group from 0.
 
 use std::collections::BTreeMap;
 
@@ -55,7 +55,7 @@ impl Collectives {
             return Some((format!("the vote on step {}", vote.step), missing));
         }
         let waiting = self.gathers.values().find(|parts| parts[group_rank].is_some())?;
-        Some(("its part of a gather".to_owned(), waiting.iter().position(Option::is_none)?))
+        Some(("the contributions to an all-gather".to_owned(), waiting.iter().position(Option::is_none)?))
     }
 }
 
@@ -80,7 +80,7 @@ mod tests {
         let mut collectives = Collectives::new(2);
         for round in 0..3u8 {
             assert_eq!(collectives.gather(7, 1, vec![round, 1]), Ok(None));
-            assert_eq!(collectives.waiting_for(1), Some(("its part of a gather".to_owned(), 0)));
+            assert_eq!(collectives.waiting_for(1), Some(("the contributions to an all-gather".to_owned(), 0)));
             assert_eq!(collectives.gather(7, 1, vec![]), Err(DuplicateContribution));
             // topics are independent
             assert_eq!(collectives.gather(8, 1, vec![9]), Ok(None));

@@ -62,11 +62,11 @@ pub(crate) fn client_handshake(stream: &mut (impl Read + Write), secret: &GroupS
     let mut first = [0; 12];
     stream.read_exact(&mut first)?;
     if first[..8] != MAGIC {
-        return Err(invalid(format!("it began with {}", quoted(&first))));
+        return Err(invalid(format!("the peer began with {}", quoted(&first))));
     }
     if first != preamble() {
         return Err(invalid(format!(
-            "it speaks {}, and this stage speaks version {PROTOCOL_VERSION}",
+            "the peer speaks {}, and this stage speaks version {PROTOCOL_VERSION}",
             version_of(first)
         )));
     }

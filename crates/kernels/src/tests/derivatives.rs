@@ -20,7 +20,10 @@ fn assert_derivative(what: &str, f: impl Fn(&Tensor) -> Tensor, x: &Tensor, dy: 
     let expected = quotient(|x| f(x) * dy.to_kind(Kind::Double), &x.to_kind(Kind::Double), &direction);
     let actual = (gradient.to_kind(Kind::Double) * direction).sum(Kind::Double).double_value(&[]);
     assert!(expected.abs() > 0.1, "{what}: the direction is nearly orthogonal to the gradient, {expected}");
-    assert!((actual - expected).abs() < 1e-5 * expected.abs().max(1.0), "{what}: {actual}, by difference {expected}");
+    assert!(
+        (actual - expected).abs() < 1e-5 * expected.abs().max(1.0),
+        "{what}: derivative {actual}, difference quotient {expected}"
+    );
 }
 
 /// Returns `x[tokens, heads, 2 * pairs]` with each pair rotated by its token's angle, `angles[tokens, pairs]`.

@@ -1,5 +1,5 @@
-//! A job's folder in the workspace: the names of its files, the check whether a job created the folder, and the removal
-//! of the files of earlier runs. This module never removes or overwrites a file that no job created.
+//! A job's folder in the workspace. This module defines the names of the folder's files, checks whether a job created
+//! the folder, and removes the files of earlier runs. It never removes or overwrites a file that no job created.
 
 mod artifacts;
 mod error;
@@ -89,7 +89,7 @@ impl JobFolder {
             let is_job_file = job_file.is_some() && fs::canonicalize(&path).ok() == job_file;
             // a launcher that dies before it writes its process id leaves an empty lock
             let is_empty_lock = name == LOCK && fs::metadata(&path).is_ok_and(|found| found.len() == 0);
-            // rank 0 fetches the model, and writes this record, before it creates a fence
+            // rank 0 writes REMOTE_MODELS before it creates a fence, so the folder may not belong to a job yet
             let is_record = target_of_temporary_file(&name).unwrap_or(&name) == REMOTE_MODELS;
             let is_allowed = is_empty_lock
                 || is_record

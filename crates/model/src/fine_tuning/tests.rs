@@ -26,8 +26,8 @@ fn patterns(patterns: &[&str]) -> Vec<String> {
 fn targets_and_patterns_without_weights_are_refused() {
     let of_target = |target| check_fine_tuning(model().as_ref(), Some(&lora(&[target])), &[]).unwrap_err();
     let modules = "down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj";
-    // the targets are a part of a module's name (`proj` of `q_proj`), the head, the embedding, a norm, and an empty
-    // text
+    // the invalid targets: a part of a module's name (`proj` of `q_proj`), the head, the embedding, a norm and an empty
+    // string
     for target in ["proj", "lm_head", "embed_tokens", "input_layernorm", ""] {
         let expected = format!(
             "spec.training.lora.targets: {target:?} matches no linear layer of this model; its linear layers are \
@@ -42,7 +42,7 @@ fn targets_and_patterns_without_weights_are_refused() {
         refused.starts_with("spec.training.freeze[1]: \"model.layer.*\" matches no weight of this model"),
         "{refused}"
     );
-    assert!(of_patterns(&["a[b"]).unwrap_err().starts_with("spec.training.freeze[0]: \"a[b\" is no pattern"));
+    assert!(of_patterns(&["a[b"]).unwrap_err().starts_with("spec.training.freeze[0]: \"a[b\" is not a pattern"));
     assert!(of_patterns(&["*"]).unwrap_err().contains("nothing is left to train"));
     assert!(of_patterns(&["model.*"]).is_ok() && of_patterns(&[]).is_ok());
 }
@@ -101,14 +101,14 @@ fn a_plan_counts_what_is_trained() {
     };
     let layer = || model().weight_specs(&ModelPart { layers: 0..1, has_embedding: false, has_head: false });
     let (matrices, norms) = (numel(layer(), ParameterSpec::is_matrix), numel(layer(), |spec| !spec.is_matrix()));
-    // A and B have a value in fp32, a copy in bf16, a gradient and two moments; frozen matrices are in bf16, and norms
-    // in fp32
+    // each element of an adapter's matrices A and B needs 4 bytes for the fp32 value, 2 for the bf16 copy, 4 for the
+    // gradient and 8 for the two moments; frozen matrices are in bf16, and frozen norms are in fp32
     let adapters = 2 * (8 + 8);
     assert_eq!(tuned.layers[0].parameter_bytes, (4 + 2 + 4 + 8) * adapters + 2 * matrices + 4 * norms);
     assert_eq!(whole.layers[0].parameter_bytes, (4 + 2 + 4 + 8) * (matrices + norms));
     assert_eq!(tuned.layers[0].backward_weight, 2.0 * 4.0 * adapters as f64);
     assert_eq!(tuned.layers[0].forward - whole.layers[0].forward, 2.0 * 4.0 * adapters as f64);
-    // q_proj keeps its input and the gradient of its output, and its adapter keeps its projected input and gradient
+    // q_proj keeps its input and the gradient of its output; the adapter keeps the output of A and its gradient
     assert_eq!(tuned.layers[0].weight_gradient_bytes, 4 * 2 * (8 + 8 + 2 * 2));
     assert_eq!(whole.head.forward - tuned.head.forward, 2.0 * 4.0 * 80.0);
     // the costs of a layer without frozen weights are the same as in the original model
@@ -116,7 +116,7 @@ fn a_plan_counts_what_is_trained() {
     let part = fine_tuned(model(), None, &first).cost(microbatch);
     assert_eq!(part.layers[1], whole.layers[1]);
     assert_eq!((part.layers[0].backward_weight, part.layers[0].weight_gradient_bytes), (0.0, 0));
-    // in the operations of a GPU, one layer stands for all layers
+    // `operations` describes one layer, with the mean costs of all layers
     let flops = |model: Box<dyn Architecture>| {
         let operations = model.operations(microbatch).layer.into_iter();
         operations

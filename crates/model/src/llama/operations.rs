@@ -3,7 +3,7 @@
 use super::Llama;
 use crate::{MicrobatchCost, ModelOperations, Operation, OperationKind, Pass};
 
-/// Bytes of an activation in bf16.
+/// Bytes of one element of an activation in bf16.
 const ACTIVATION_BYTES: f64 = 2.0;
 /// Bytes that a kernel reads and writes per element when it adds to an fp32 accumulator.
 const ACCUMULATION_BYTES: f64 = 8.0;
@@ -44,7 +44,8 @@ impl Llama {
             product("gate and up", t, h, 2.0 * intermediate).map(selective),
             product("down", t, intermediate, h),
         ];
-        // causal attention: a query attends to half of the keys, for scores and for values
+        // the two products are the scores and the weighted sums of values; with a causal mask, a query attends to half
+        // of the keys on average
         let attention = FLOPS_PER_MULTIPLY_ADD * t * length * q;
         let rotated = 2.0 * ACTIVATION_BYTES * t * (q + kv);
         let mut operations: Vec<Operation> = products.into_iter().flatten().collect();
@@ -58,7 +59,7 @@ impl Llama {
             selective(moved("norms", Pass::Forward, 2.0 * 2.0 * ACTIVATION_BYTES * t * h)),
             moved("norms", Pass::BackwardInput, 2.0 * 5.0 * ACTIVATION_BYTES * t * h),
             selective(moved("rotary", Pass::Forward, rotated)),
-            // this operation also makes the gradients of queries, keys and values adjacent
+            // this operation also copies the gradients of queries, keys and values into one contiguous tensor
             moved("rotary", Pass::BackwardInput, 2.0 * ACTIVATION_BYTES * t * (q + 2.0 * kv)),
             moved("SwiGLU", Pass::Forward, 3.0 * ACTIVATION_BYTES * t * intermediate),
             moved("SwiGLU", Pass::BackwardInput, 6.0 * ACTIVATION_BYTES * t * intermediate),

@@ -52,7 +52,8 @@ pub fn seconds(value: f64) -> String {
     format!("{} {item}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// Returns the label of a computation: `F3`, or `2F3` if `chunks` is true.
+/// Returns the label of a computation, such as `F3` for the forward pass of microbatch 3. If `chunks` is true, the
+/// label begins with the chunk, as in `2F3`.
 fn label(action: Action, chunks: bool) -> String {
     match action.item() {
         Some(item) if !chunks => format!("{}{}", action.computation_type(), item.microbatch),

@@ -14,7 +14,8 @@ pub struct SpikeRule {
 
 /// The smallest number of preceding steps with which a step is compared.
 const MIN_STEPS: usize = 8;
-/// A deviation is at least this share of the median, so that a step just above nearly equal steps is not a spike.
+/// The minimum of a deviation, as a share of the median. If the preceding steps are nearly equal, a slightly higher
+/// step is therefore not a spike.
 const MIN_DEVIATION: f64 = 0.01;
 /// The standard deviation of a normal distribution, divided by the median of its absolute deviations.
 const NORMAL: f64 = 1.4826;
@@ -28,8 +29,8 @@ pub struct Spike {
     /// The number of deviations of the loss above the median of the preceding steps; infinite (null in JSON) if the
     /// loss is not finite.
     pub loss_deviations: f64,
-    /// The number of deviations of the gradient norm above the median of the preceding steps; infinite like
-    /// `loss_deviations`.
+    /// The number of deviations of the gradient norm above the median of the preceding steps; infinite (null in JSON)
+    /// if the norm is not finite.
     pub norm_deviations: f64,
 }
 

@@ -86,8 +86,8 @@ pub(crate) fn connect(
         let pair = pairs.entry((link.from, link.to)).or_insert_with(new);
         if pair.id != id {
             return Err(LinkError::Mismatch(format!(
-                "{link} has another NCCL communicator than the other links between the same two stages: all stages \
-                 must run the same version"
+                "{link} has a different NCCL communicator from the other links between the same two stages: all \
+                 stages must run the same version of Stagecoach"
             )));
         }
         pair.links.push(link);
@@ -98,7 +98,7 @@ pub(crate) fn connect(
         let at = address.map_or_else(String::new, |address| format!(" at {address}"));
         let remedy = remedy(why, is_invalid_usage, address);
         let message = format!("NCCL does not connect stage {rank} with stage {peer}{at}: {why}; {remedy}");
-        // the next group would fail in the same way
+        // invalid usage would recur if the stages connected again
         if is_invalid_usage { LinkError::Unavailable(message) } else { LinkError::Broken(message) }
     };
     // all communicators start before the first wait, so that no stage waits for a communicator that its peer has not

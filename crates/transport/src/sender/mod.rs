@@ -62,8 +62,8 @@ impl Sender {
         self.send_when(tag, tensor, None)
     }
 
-    /// Like [`send`](Self::send), for a tensor that is complete once the event `complete` is complete. Without an
-    /// event, the tensor is complete after the work that libtorch has queued so far.
+    /// Like [`send`](Self::send), for a tensor that the GPU has computed once the event `complete` has occurred.
+    /// Without an event, the tensor is computed once the GPU has done the work that libtorch has queued so far.
     pub fn send_when(&self, tag: usize, tensor: Tensor, complete: Option<Arc<CudaEvent>>) -> Result<(), LinkError> {
         match &self.backend {
             SenderBackend::Stream(queue) => queue.send(self.link, tag, tensor, complete),

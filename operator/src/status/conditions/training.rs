@@ -12,15 +12,15 @@ pub(super) fn progressing(inputs: &StatusInputs) -> ConditionValue {
     let alive = matches!(inputs.decision.job_phase, JobPhase::Running | JobPhase::Starting | JobPhase::Draining);
     let Some(polled) = inputs.pods.leader_status.as_ref().filter(|_| alive) else {
         return match inputs.decision.job_phase {
-            JobPhase::Running => value("Unknown", reason::NOT_HEARD, "stage 0 has not answered yet"),
+            JobPhase::Running => value("Unknown", reason::NOT_HEARD, "the leader has not answered yet"),
             _ if alive && inputs.pods.leader_is_silent => {
-                value("Unknown", reason::NOT_HEARD, "stage 0 runs and has not answered yet")
+                value("Unknown", reason::NOT_HEARD, "the leader runs and has not answered yet")
             }
             phase => value("False", phase.as_str(), "nothing is being trained"),
         };
     };
     match (polled.is_reachable, polled.is_training()) {
-        (false, _) => value("Unknown", reason::STATUS_UNREACHABLE, "stage 0 does not answer: training may continue"),
+        (false, _) => value("Unknown", reason::STATUS_UNREACHABLE, "the leader does not answer: training may continue"),
         (true, true) => value("True", StagePhase::Training.as_str(), "steps are being trained"),
         (true, false) => {
             let stage_phase = polled.status.phase.as_str();
@@ -65,7 +65,7 @@ pub(super) fn reproducible(inputs: &StatusInputs) -> ConditionValue {
         None => match inputs.job.status.condition(kind::REPRODUCIBLE) {
             Some(Condition { status, reason, message, .. }) if status == "True" => value("True", reason, message),
             Some(Condition { status, reason, message, .. }) if status == "False" => value("False", reason, message),
-            _ => value("Unknown", reason::NOT_HEARD, "stage 0 has not reported its environment"),
+            _ => value("Unknown", reason::NOT_HEARD, "the leader has not reported its environment"),
         },
     }
 }

@@ -49,7 +49,7 @@ pub(super) fn read_prompts(path: &Path, chat: bool) -> anyhow::Result<Vec<Prompt
 /// Returns a description of the problem, without the file's name and the line number.
 fn prompt(line: &str, chat: bool) -> Result<Prompt, String> {
     let record: Value = serde_json::from_str(line).map_err(|error| format!("this is not JSON ({error})"))?;
-    let Value::Object(mut record) = record else { return Err("this is no object".to_owned()) };
+    let Value::Object(mut record) = record else { return Err("this is not an object".to_owned()) };
     let prompt = match (record.remove("prompt"), record.remove("messages")) {
         (Some(Value::String(text)), None) => Prompt::Text(text),
         (None, Some(Value::Array(messages))) if chat => Prompt::Messages(messages),

@@ -279,7 +279,7 @@ fn cpu_seconds() -> f64 {
 
 /// Returns the result of the leader, which has group rank 0.
 fn leader_result<T>(parts: Vec<StageResult<T>>) -> StageResult<T> {
-    parts.into_iter().next().unwrap_or_else(|| Err("stage 0 sent no result".into()))
+    parts.into_iter().next().unwrap_or_else(|| Err("the leader sent no result".into()))
 }
 
 /// A tensor that reports an activity when the checkpoint's writer reads its bytes.

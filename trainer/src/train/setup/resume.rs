@@ -275,7 +275,9 @@ pub(in crate::train) fn load_weights(
             member.broadcast(topic::LOAD, trainer_state)?;
         }
         plan.trainer_state = serde_json::from_slice(&member.receive_broadcast(topic::LOAD)?).map_err(|e| {
-            StageError::invalid(format!("stage 0's choice can't be read ({e}): all stages must run one version"))
+            StageError::invalid(format!(
+                "the leader's choice can't be read ({e}): all stages must run the same version of Stagecoach"
+            ))
         })?;
     }
     if context.is_leader() {

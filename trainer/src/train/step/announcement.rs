@@ -93,8 +93,8 @@ impl StepAnnouncement {
     pub(in crate::train) fn receive(running: &RunningStage) -> Result<StepAnnouncement, LeaveReason> {
         let bytes = running.member.receive_broadcast(topic::STEP)?;
         Ok(serde_json::from_slice(&bytes).map_err(|e| {
-            let problem = format!("stage 0's announcement of a step can't be read ({e})");
-            StageError::invalid(format!("{problem}: all stages must run one version"))
+            let problem = format!("the leader's announcement of a step can't be read ({e})");
+            StageError::invalid(format!("{problem}: all stages must run the same version of Stagecoach"))
         })?)
     }
 }

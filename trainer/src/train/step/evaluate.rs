@@ -67,7 +67,7 @@ fn evaluate_set(
         let same_size = verified.evaluation.iter().find(|programs| programs.microbatches == layouts.len());
         let programs = same_size.ok_or_else(|| {
             StageError::invalid(format!(
-                "stage 0's plan is wrong: it has no evaluation of {} microbatches",
+                "the leader's plan is wrong: it has no evaluation of {} microbatches",
                 layouts.len()
             ))
         })?;

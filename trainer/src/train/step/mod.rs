@@ -178,7 +178,7 @@ impl TrainingLoop<'_, '_, '_> {
         let begun = self.begin()?;
         let output = self.execute(&begun)?;
         let Some(verdict) = output.verdict else {
-            return Err(StageError::invalid("stage 0's plan is wrong: a step without EXCHANGE").into());
+            return Err(StageError::invalid("the leader's plan is wrong: a step without EXCHANGE").into());
         };
         if verdict.outcome == StepOutcome::Discard {
             self.drop_step(&begun, &verdict, output.broken_link)?;

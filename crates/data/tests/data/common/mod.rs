@@ -51,8 +51,8 @@ impl TestVolume {
         volume
     }
 
-    /// Returns a volume whose corpus is files of one format, named `0.txt`, `1.txt` and so on, with `texts` as the
-    /// documents.
+    /// Returns a volume with a corpus in the format of `extension`, for example `0.jsonl`, `1.jsonl` and so on. `texts`
+    /// are the documents.
     pub fn of_format(extension: &str, texts: &[&str]) -> TestVolume {
         let volume = TestVolume::new(&[]);
         for (index, contents) in (example(extension).files)(texts).iter().enumerate() {

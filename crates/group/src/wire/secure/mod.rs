@@ -129,7 +129,7 @@ fn write_message(state: &mut HandshakeState) -> io::Result<[u8; HANDSHAKE_BYTES]
 }
 
 fn read_message(state: &mut HandshakeState, message: &[u8; HANDSHAKE_BYTES]) -> io::Result<()> {
-    state.read_message(message, &mut []).map_err(|_| invalid("it does not have this group's key".to_owned()))?;
+    state.read_message(message, &mut []).map_err(|_| invalid("the peer does not have this group's key".to_owned()))?;
     Ok(())
 }
 

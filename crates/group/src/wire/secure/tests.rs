@@ -43,7 +43,8 @@ fn another_key_epoch_or_purpose_fails_the_handshake() {
     for (peer, purpose) in [(other_key, "test"), (secret(2), "test"), (secret(1), "another")] {
         let (_, message) = Handshake::begin(&secret(1), "test").unwrap();
         let error = Handshake::respond(&peer, purpose, &message).unwrap_err();
-        assert_eq!((error.kind(), &*error.to_string()), (ErrorKind::InvalidData, "it does not have this group's key"));
+        assert_eq!(error.kind(), ErrorKind::InvalidData);
+        assert_eq!(error.to_string(), "the peer does not have this group's key");
     }
     // an answer from a peer without the key fails too
     let (handshake, _) = Handshake::begin(&secret(1), "test").unwrap();
@@ -58,7 +59,7 @@ fn a_replayed_handshake_leads_nowhere() {
     let mut read = String::new();
     peer.reader(&*records).read_to_string(&mut read).unwrap();
     assert_eq!(read, "hello");
-    // the replayed handshake message gets another answer, under which the recorded records can't be decrypted
+    // a replayed handshake message gets a different answer, so the new session can't decrypt the old records
     let (again, other_answer) = Handshake::respond(&secret(1), "test", &message).unwrap();
     assert_ne!(other_answer, answer);
     assert_eq!(again.reader(&*records).read(&mut [0; 8]).unwrap_err().kind(), ErrorKind::InvalidData);

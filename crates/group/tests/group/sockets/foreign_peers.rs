@@ -192,7 +192,7 @@ fn join_a_server_that_sends(bytes: Vec<u8>) -> String {
 #[test]
 fn what_a_foreign_server_says_is_reported_and_tried_again() {
     let error = join_a_server_that_sends(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec());
-    assert!(error.contains("it began with \"HTTP/1.1 400\""), "{error}");
+    assert!(error.contains("the peer began with \"HTTP/1.1 400\""), "{error}");
     let error = join_a_server_that_sends(preamble(PROTOCOL_VERSION + 1));
     let versions = format!(
         "version {} of the control protocol, and this stage speaks version {PROTOCOL_VERSION}",
@@ -201,7 +201,7 @@ fn what_a_foreign_server_says_is_reported_and_tried_again() {
     assert!(error.contains(&versions), "{error}");
     let no_key = b" 48 bytes that only somebody with the key could know".to_vec();
     let error = join_a_server_that_sends([preamble(PROTOCOL_VERSION), no_key].concat());
-    assert!(error.contains("it does not have this group's key"), "{error}");
+    assert!(error.contains("the peer does not have this group's key"), "{error}");
 }
 
 #[test]

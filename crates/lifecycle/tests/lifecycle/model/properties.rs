@@ -24,28 +24,30 @@ pub(crate) enum BrokenInvariant {
 }
 
 pub(crate) const ONE_COMMITS: &str = "no older attempt commits while a newer one holds the fence";
-pub(crate) const ONE_LIVES: &str = "no two attempts run, except past the timeout on a lost node";
+pub(crate) const ONE_LIVES: &str = "no two attempts run, except on a lost node after the termination timeout";
 pub(crate) const ATTEMPT_NUMBERS_ARE_UNIQUE: &str = "attempt numbers are unique";
 pub(crate) const ONLY_RECORDED_ARE_CREATED: &str = "only recorded attempts are created";
 pub(crate) const CREATED_ONCE: &str = "pods are created once";
 pub(crate) const CURRENT_PODS_ARE_KEPT: &str = "pods of the current attempt are not deleted";
 pub(crate) const TERMINAL: &str = "a terminal state is final";
 pub(crate) const BUDGET: &str = "the restart budget is respected";
-pub(crate) const EARLY: &str = "no job fails before its budget is used";
-pub(crate) const CLAIMED_ONCE: &str = "no two processes claim one incarnation of a stage";
+pub(crate) const EARLY: &str = "no job fails before its restart budget is used up";
+/// An incarnation is the number of a stage's process in an attempt. A replacement has a higher number.
+pub(crate) const CLAIMED_ONCE: &str = "no two processes claim the same incarnation of a stage";
 pub(crate) const ENOUGH: &str = "no group has fewer replicas than restart.minDataParallel";
 pub(crate) const NO_ATTEMPT_AFTER_COMPLETION: &str = "no attempt starts after a replica of an earlier attempt is done";
-pub(crate) const RESERVED: &str = "no pod of a waiting job runs, except past the timeout on a lost node";
-pub(crate) const FINAL_STATES_ARE_VALID: &str = "a final state is terminal, suspended or waits in a queue";
+pub(crate) const RESERVED: &str = "no pod of a waiting job runs, except on a lost node after the termination timeout";
+pub(crate) const FINAL_STATES_ARE_VALID: &str =
+    "if no transition is left, the job has ended, is suspended or waits in a queue";
 
 pub(crate) const COMPLETES: &str = "a job completes";
 pub(crate) const REPLACES: &str = "a job completes in its first attempt with a stage replaced";
-pub(crate) const REPLACED_BEFORE_NOTICE: &str = "a stage is replaced before its node notices that it has ended";
+pub(crate) const REPLACED_BEFORE_NOTICE: &str = "a stage is replaced before its node notices the end of its process";
 pub(crate) const THREE_ATTEMPTS: &str = "a job takes three attempts";
 pub(crate) const GIVES_UP: &str = "a job fails with its budget exhausted";
 pub(crate) const PROMOTES: &str = "a job completes in its first attempt with a spare in a lost stage's place";
 pub(crate) const PROMOTED_TOO_LATE: &str = "a spare takes a place for which another pod was created";
-pub(crate) const COMPLETES_WITHOUT_REPLICA: &str = "a job completes without a replica";
+pub(crate) const COMPLETES_WITHOUT_REPLICA: &str = "a job completes although its group lacks a replica";
 pub(crate) const REPLICA_REJOINS: &str = "a group has a replica that the previous group lacked";
 pub(crate) const MISTAKEN_PROMOTION: &str =
     "a group with a promoted spare commits while the stage 0 that the spare replaced is alive";
@@ -177,8 +179,8 @@ fn one_attempt_lives(cluster: &ClusterState) -> bool {
         (pod.name.attempt, pod.name.rank) == (other.name.attempt, other.name.rank)
             && pod.name.incarnation < other.name.incarnation
     };
-    // A replaced instance may stay alive only on a lost node. An instance that a spare has replaced may stay alive
-    // until it observes the promotion.
+    // Without spares, a replaced pod may stay alive only on a lost node. A pod that a spare has replaced may also stay
+    // alive on other nodes, until it observes the promotion of the spare.
     let replaced = |pod: &ModelPod| cluster.spares == 0 && alive().any(|other| is_older(pod, other));
     alive().all(|pod| !replaced(pod) || !pod.is_reachable())
         && alive().all(|pod| Some(pod.name.attempt) == newest || timed_out_on_lost_node(pod))
@@ -199,7 +201,8 @@ fn timed_out_on_lost_node(pod: &ModelPod) -> bool {
     !pod.is_reachable() && waited
 }
 
-/// Whether every pod of a job that runs has a reservation in the queue, except a pod on a lost node after its timeout.
+/// Whether no pod runs while the job waits for a reservation in the queue. A pod on a lost node may still run after its
+/// termination timeout.
 fn runs_with_reservation(cluster: &ClusterState) -> bool {
     let mut alive = cluster.pods.iter().filter(|pod| pod.is_alive());
     !matches!(cluster.queue, ModelQueue::Waiting(_)) || alive.all(timed_out_on_lost_node)

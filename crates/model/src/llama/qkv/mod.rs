@@ -1,5 +1,5 @@
-//! The step between the projection of queries, keys and values and their rotation. The families of Llama differ in this
-//! step.
+//! The optional step that changes the projected queries, keys and values before their rotation (RoPE). Model families
+//! with Llama's architecture differ in this step.
 
 mod bias;
 mod head_norms;
@@ -47,7 +47,8 @@ impl QkvVariant {
         }
     }
 
-    /// Returns the memory of the step with `q` columns of queries, and `kv` columns each of keys and of values.
+    /// Returns the number of elements that the step holds per token, for `q` columns of queries and `kv` columns each
+    /// of keys and values.
     pub(super) fn elements(self, q: usize, kv: usize) -> QkvElements {
         match self {
             QkvVariant::Plain | QkvVariant::Bias => QkvElements::default(),
@@ -86,6 +87,6 @@ pub(super) trait QkvTransform: Debug {
 pub(super) struct QkvActivations {
     /// The input, from which the backward pass can recompute the step.
     pub(super) projected: Tensor,
-    /// Statistics of the input, in the order of the step's weights.
+    /// For each weight of the step, the statistics of the input that the weight's norm needs in its backward pass.
     statistics: Vec<Tensor>,
 }

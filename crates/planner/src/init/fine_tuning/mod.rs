@@ -1,6 +1,6 @@
 //! Implements the rules of `stagecoach init --from`, which propose a job that continues to train a model. The module
-//! reads and writes no files. `sizes` chooses the numbers, and `file` returns the job file with the numbers and their
-//! reasons.
+//! reads and writes no files. `sizes` chooses the job's numbers, such as the sequence length and the number of steps.
+//! `file` returns the job file, whose comments explain the numbers.
 
 mod file;
 mod sizes;

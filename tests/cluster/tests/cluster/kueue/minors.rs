@@ -22,11 +22,11 @@ enum Answer {
 
 use Answer::{Accepted, Refused, RefusedBy};
 
-/// The end of a range without a last version.
+/// The end of a range of minor versions that includes all later versions.
 const NEWEST: u32 = u32::MAX;
 
-/// Returns the Workloads that the operator creates for different jobs, from a file with which the operator's tests
-/// compare them. Every version must accept all of them.
+/// Returns the Workloads that the operator creates for different jobs. They come from the file of expected Workloads of
+/// the operator's tests. Every version must accept all of them.
 fn of_the_operator() -> Vec<(String, Value, Answer)> {
     let golden = include_str!("../../../../../operator/src/kueue/tests/workloads.json");
     let all: Map<String, Value> = serde_json::from_str(golden).unwrap();
@@ -79,12 +79,20 @@ fn cases() -> Vec<(&'static str, Value, Answer)> {
         ("nine pod sets", pod_sets(9, json!({})), RefusedBy(0..=17, "must have at most 8 items")),
         ("eleven pod sets", pod_sets(11, json!({})), RefusedBy(0..=18, "must have at most")),
         ("nineteen pod sets", pod_sets(19, json!({})), Refused("must have at most")),
-        ("fewer pods", pod_sets(1, json!({"minCount": 1})), Accepted),
-        ("fewer pods than more", pod_sets(1, json!({"minCount": 3})), Refused("minCount should be positive and less")),
-        ("fewer pods of two", pod_sets(2, json!({"minCount": 1})), Refused("at most one podSet can use minCount")),
+        ("partial admission", pod_sets(1, json!({"minCount": 1})), Accepted),
+        (
+            "minCount above the number of pods",
+            pod_sets(1, json!({"minCount": 3})),
+            Refused("minCount should be positive and less"),
+        ),
+        (
+            "minCount in two pod sets",
+            pod_sets(2, json!({"minCount": 1})),
+            Refused("at most one podSet can use minCount"),
+        ),
         ("elastic", annotated(elastic, "true", json!({})), Accepted),
         (
-            "elastic with fewer pods",
+            "elastic with partial admission",
             annotated(elastic, "true", pod_sets(1, json!({"minCount": 1}))["spec"].clone()),
             RefusedBy(18..=NEWEST, "partial admission and elastic job cannot be used together"),
         ),
@@ -95,9 +103,13 @@ fn cases() -> Vec<(&'static str, Value, Answer)> {
         ("one rack", topology(json!({"required": "rack", "podIndexLabel": "stagecoach.dev/rank"})), Accepted),
         ("one rack if possible", topology(json!({"preferred": "rack"})), Accepted),
         ("any rack", topology(json!({"unconstrained": true})), Accepted),
-        ("racks for two", topology(json!({"podSetSliceRequiredTopology": "rack", "podSetSliceSize": 2})), Accepted),
         (
-            "racks for how many",
+            "slices of two pods, each in one rack",
+            topology(json!({"podSetSliceRequiredTopology": "rack", "podSetSliceSize": 2})),
+            Accepted,
+        ),
+        (
+            "slices without a size, each in one rack",
             topology(json!({"podSetSliceRequiredTopology": "rack"})),
             RefusedBy(19..=NEWEST, "must be set when podSetSliceRequiredTopology is specified"),
         ),

@@ -1,4 +1,5 @@
-//! The comparison of the two results of an audited work item, and the report of a difference with its suspects.
+//! Compares the two results of an audited work item. If they differ, the stages identify the suspects: the stages that
+//! may have computed a wrong result.
 
 use std::collections::BTreeSet;
 
@@ -33,8 +34,8 @@ struct Recomputed {
 }
 
 impl Audits<'_> {
-    /// Compares the results at the end of the step after the audited one. All stages call this together. Returns `None`
-    /// if nothing was audited.
+    /// Compares the two results of an audit. All stages call this together, at the end of the step after the audited
+    /// step. Returns `None` if nothing was audited.
     ///
     /// # Errors
     /// If the group fails during the call.
@@ -47,7 +48,8 @@ impl Audits<'_> {
             (Some(one), Some(other)) => one.first_difference(other),
             _ => {
                 return Err(StageError::invalid(
-                    "a stage has no result for the audited microbatch: all stages must run one version",
+                    "a stage has no result for the audited microbatch: all stages must run the same version of \
+                     Stagecoach",
                 )
                 .into());
             }

@@ -1,4 +1,4 @@
-//! The identification of the ranks that computed a wrong result, from all results of one work item. The functions are
+//! Compares all results of one work item, and identifies the ranks that computed a wrong result. The functions are
 //! pure.
 
 use std::collections::BTreeSet;
@@ -13,8 +13,9 @@ pub(super) struct Suspects {
 }
 
 /// Returns the suspected ranks. `computed` has the results of each rank, one for each time that the rank computed the
-/// item. The result of the most ranks counts as right, if at least two ranks have it and no other result has as many
-/// ranks. Otherwise, all ranks are suspected.
+/// item. The result that the most ranks computed counts as right, unless only one rank computed it or as many ranks
+/// computed another result. A rank that computed any other result is suspected. If no result counts as right, all ranks
+/// are suspected.
 pub(super) fn suspects<T: PartialEq>(computed: &[(usize, Vec<T>)]) -> Suspects {
     let all = || computed.iter().flat_map(|(_, results)| results);
     let supporters = |result: &T| computed.iter().filter(|(_, results)| results.contains(result)).count();
@@ -39,7 +40,7 @@ mod tests {
 
     #[test]
     fn a_stage_that_computed_wrong_once_is_alone_suspected() {
-        // in the second computation, the stage gets the result of the other stage
+        // in its second computation, the stage computes the same result as the other stage
         assert_eq!(of(&[(0, &['x', 'a']), (1, &['a', 'a'])]), [0]);
         assert_eq!(of(&[(0, &['a', 'a']), (1, &['x', 'a'])]), [1]);
     }
@@ -54,8 +55,9 @@ mod tests {
     #[test]
     fn two_stages_that_stay_with_their_results_are_both_suspected() {
         assert_eq!(of(&[(0, &['x', 'x']), (1, &['a', 'a'])]), [0, 1]);
-        // no rank gets a result twice, or each rank also gets the result of the other rank
+        // no rank computes a result twice
         assert_eq!(of(&[(0, &['x', 'y']), (1, &['a', 'b']), (2, &['c'])]), [0, 1, 2]);
+        // each rank also computes the result of the other rank
         assert_eq!(of(&[(0, &['x', 'a']), (1, &['a', 'x'])]), [0, 1]);
     }
 }

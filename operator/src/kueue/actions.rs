@@ -113,10 +113,11 @@ fn of_holder(
     let others = unfinished.iter().copied().filter(|other| !Arc::ptr_eq(other, holder));
     let (replaced, others): (Vec<_>, Vec<_>) = others.partition(|other| replaces(holder, other));
     let mut actions: Vec<_> = replaced.into_iter().map(|other| finish_replaced(holder, other)).collect();
-    if demand.granted_mesh(holder).is_some() {
+    let uses_slices = demand.is_elastic && !situation.slices_are_off;
+    if demand.granted_mesh(holder).is_some() && (!uses_slices || demand.has_enough_spares(holder)) {
         actions.extend(others.into_iter().map(|other| WorkloadAction::Delete(Arc::clone(other))));
         actions.extend(surplus(demand, holder, situation));
-    } else if demand.is_elastic && !situation.slices_are_off {
+    } else if uses_slices {
         let (fitting, obsolete): (Vec<_>, Vec<_>) = others.into_iter().partition(|other| demand.matches(other));
         actions.extend(obsolete.into_iter().map(|other| WorkloadAction::Delete(Arc::clone(other))));
         match fitting.last() {

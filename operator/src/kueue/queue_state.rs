@@ -65,8 +65,13 @@ impl QueueState {
         let queue = holder.status.admission.as_ref().map(|admission| admission.cluster_queue.as_str());
         let mut message =
             format!("the ClusterQueue {} admits the Workload {}", queue.unwrap_or_default(), holder.name_any());
+        let lacks_spares = !demand.has_enough_spares(holder);
         if mesh != demand.mesh {
             message += &format!(" for {mesh}; the job asks for {}", demand.mesh);
+        } else if lacks_spares {
+            message += &format!(" with {} spares; the job asks for {}", demand.granted_spares(holder), demand.spares);
+        }
+        if mesh != demand.mesh || lacks_spares {
             let newer = workloads.iter().rfind(|other| other.is_unfinished() && !Arc::ptr_eq(other, holder));
             if let Some(why) = newer.and_then(|newer| not_reserved(newer)) {
                 message += &format!(": {why}");

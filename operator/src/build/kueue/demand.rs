@@ -169,6 +169,12 @@ impl Demand {
         Mesh { data_parallel: self.range.as_ref().map_or(granted.data_parallel, |range| *range.end()), ..granted }
     }
 
+    /// Whether `workload` asks for at least as many spares as this demand.
+    pub(crate) fn has_enough_spares(&self, workload: &Workload) -> bool {
+        let stored = workload.spec.pod_sets.iter().find(|stored| stored.name == SPARES);
+        stored.map_or(0, |stored| stored.count) >= self.spares
+    }
+
     /// Returns the number of admitted spares, up to the number that the job asks for.
     pub(crate) fn granted_spares(&self, workload: &Workload) -> u32 {
         let stored = workload.spec.pod_sets.iter().find(|stored| stored.name == SPARES);

@@ -267,6 +267,22 @@ fn an_elastic_job_asks_for_more_beside_its_admission() {
 }
 
 #[test]
+fn more_spares_wait_for_quota_beside_the_admission() {
+    let with = |elastic, spares: &str| demand_of(elastic, &[("stages", "2"), ("spares", spares)]);
+    let running = QueueInputs { is_running: true, ..QueueInputs::default() };
+    let of = |demand: &Demand, admitted: &Demand| {
+        let holder = workload(admitted, 1, &["QuotaReserved", "Admitted", "PodsReady"], Some(2));
+        let message = QueueState::new(demand, std::slice::from_ref(&holder), false).condition.unwrap().message;
+        (next(Some(demand), &[holder], &running), message.ends_with("the job asks for 2"))
+    };
+    let (one, two) = (with(true, "1"), with(true, "2"));
+    assert_eq!(of(&two, &one), (vec!["create 2 for a-12345-1".to_owned()], true));
+    assert_eq!(of(&one, &two), (vec!["counts a-12345-1".to_owned()], false));
+    // without slices, the reservation can't grow, and the stages keep running
+    assert_eq!(of(&with(false, "2"), &with(false, "1")), (Vec::new(), true));
+}
+
+#[test]
 fn a_job_has_one_place_in_the_queue() {
     let (two, three) = (demand(false, 2), demand(false, 3));
     assert_eq!(next(Some(&two), &[], &stopped()), ["create 1 for none"]);

@@ -50,6 +50,43 @@ fn an_elastic_job_scales_by_slices_and_runs_meanwhile() {
 }
 
 #[test]
+fn an_elastic_job_gets_more_spares_while_it_runs() {
+    let (queues, cluster) = (queued(), &queued().cluster);
+    let queue = queues.queue(4, json!({}));
+    let mut job = elastic();
+    job["spec"] = json!({"spares": 1, "restart": {"reformTimeoutSeconds": 60}});
+    queues.create("spared", &queue, job);
+    let stand_by = |spares: &str| {
+        cluster.wait("spared", &format!("training with spares: {spares}"), |job| {
+            message(job, "Running") == format!("all 2 stages are ready; {spares} stand by")
+        })
+    };
+    stand_by("1 of 1 spares");
+
+    // a slice asks for the second spare, for which the quota has room
+    cluster.edit("spared", json!({"spares": 2}));
+    let job = stand_by("2 of 2 spares");
+    assert_eq!(job["status"]["attempt"]["number"], 1);
+
+    // no quota is left for a third spare
+    cluster.edit("spared", json!({"spares": 3}));
+    let job = cluster.wait("spared", "waiting for a spare", |job| {
+        let message = message(job, "Admitted");
+        message.contains("with 2 spares; the job asks for 3") && message.contains("insufficient")
+    });
+    assert_eq!((&job["status"]["phase"], &job["status"]["attempt"]["number"]), (&json!("Running"), &json!(1)));
+    assert!(has_condition(&job, "Admitted", "True", "Admitted"));
+
+    cluster.edit("spared", json!({"spares": 1}));
+    until("the quota to be given back", || {
+        let workload = queues.workload("spared")?;
+        let counts: Vec<_> = workload["spec"]["podSets"].as_array()?.iter().map(|set| set["count"].clone()).collect();
+        (counts == [2, 1]).then_some(())
+    });
+    assert_eq!(cluster.job("spared").unwrap()["status"]["attempt"]["number"], 1);
+}
+
+#[test]
 fn an_elastic_job_is_queued_again_whole_if_kueue_has_no_slices() {
     let (queues, cluster) = (without_slices(), &without_slices().cluster);
     // the quota has no room for a second Workload, of three pods, beside the first Workload

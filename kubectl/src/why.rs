@@ -164,6 +164,10 @@ fn wants_attention(condition: &Condition) -> bool {
         | kind::REPRODUCIBLE
         | kind::AUDITS_EQUAL
         | kind::OBJECTS_IN_SYNC => is_false,
+        kind::ADMITTED => {
+            let waits_for_user = [reason::KUEUE_DISABLED, reason::PRIORITY_CLASS_MISSING, reason::TOO_MANY_POD_SETS];
+            is_false && waits_for_user.contains(&condition.reason.as_str())
+        }
         kind::SCHEDULED => {
             let is_normal =
                 [reason::NOT_WANTED, reason::CREATING, reason::WAITING].contains(&condition.reason.as_str());
@@ -294,6 +298,12 @@ mod tests {
              from the first step, since there is no checkpoint.
   also:   Accepted is False (InvalidSpec): no stages"
         );
+        let in_queue = |reason: &str| {
+            let conditions = json!([{"type": "Admitted", "status": "False", "reason": reason, "message": "no Kueue"}]);
+            tell(&job(json!({"conditions": conditions})), &Ok(Vec::new()), NOW).unwrap()
+        };
+        assert!(in_queue("KueueDisabled").ends_with("\n  also:   Admitted is False (KueueDisabled): no Kueue"));
+        assert!(!in_queue("Queued").contains("also:"));
         let attempt = json!({"number": 1, "stages": 3, "dataParallel": 2});
         let status = json!({"phase": "Starting", "attempt": attempt, "readyStages": 4});
         let reported = tell(&job(status), &Ok(Vec::new()), NOW).unwrap();

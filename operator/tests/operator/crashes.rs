@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::support::{OperatorProcess, TestCluster, job, jobs, shared};
 use serde_json::{Value, json};
-use stagecoach_cluster::{Deadline, Fate, Proxy, merge, until_or_tell};
+use stagecoach_cluster::{Fate, Proxy, merge, until_or_tell};
 
 /// The number of parallel runs. Each run has a namespace and an operator, and mostly waits.
 const PARALLEL_RUNS: usize = 4;
@@ -101,13 +101,8 @@ impl ScenarioRun<'_> {
 
     /// Waits until the objects of the run are in the state `end`, in which the operator writes nothing.
     fn wait_for(&self, end: &Value) {
-        let deadline = Deadline::start();
-        let mut now = self.end();
-        while now != *end && !deadline.is_over() {
-            std::thread::sleep(Duration::from_millis(20));
-            now = self.end();
-        }
-        assert_eq!(now, *end, "{}", self.namespace);
+        let what = format!("the end of {}", self.namespace);
+        until_or_tell(&what, || (self.end() == *end).then_some(()), || format!(": {:#}\nexpected {end:#}", self.end()));
     }
 }
 

@@ -1,6 +1,8 @@
 //! Tests across crates that take minutes. They run the real trainer's processes, disturb them in many ways, and compare
 //! the results with those of an undisturbed run.
 
+// The tests run in the order of their names. A long test that mostly waits is therefore not among the last ones, beside
+// which no other test would use the cores.
 mod attempts;
 mod audit;
 mod blame;
@@ -8,6 +10,7 @@ mod collector;
 mod conversations;
 mod crashes;
 mod damage;
+mod data_streaming;
 mod diff;
 mod drain;
 mod evaluation;
@@ -30,7 +33,6 @@ mod sources;
 mod spares;
 mod storage;
 mod strace;
-mod streaming;
 mod tensorboard;
 mod transformers;
 mod unequal;

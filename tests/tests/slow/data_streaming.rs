@@ -1,4 +1,4 @@
-//! Jobs that train while stage 0 reads their corpus. The result is the same after any fault of a stage, the volume, the
+//! Jobs that train while the leader reads their corpus. The result is the same after any fault of a stage, the volume, the
 //! hub or the object store.
 
 use std::path::Path;

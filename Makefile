@@ -97,7 +97,7 @@ test-kubernetes: build ## tests operator, kubectl plugin and chart with a Kubern
 		cargo test --workspace $(addprefix --test ,$(CLUSTER_TEST_BINARIES)) -- --test-threads=6 --skip queues::; \
 		cargo test --workspace --test operator -- --test-threads=6 queues::
 
-test-all: test test-slow test-kubernetes datasets ## runs test, test-slow, test-kubernetes and datasets: all tests that need no root
+test-all: test test-slow test-kubernetes datasets ## runs test, test-slow, test-kubernetes and datasets, which need no root
 
 test-exhaustive: build texts ## runs the tests of schedules, parity, memory and the state machine in full, and transformers, object-stores, tensorboard, collector and grafana
 	STAGECOACH_SCHEDULES=all cargo test --workspace --test pipeline --quiet schedules::

@@ -36,14 +36,15 @@ package_of() {
         *) echo "k8s.io/kubernetes/cmd/$1" ;;
     esac
 }
-hash() { cat "$@" | sha256sum | cut -c1-12; }
+# Prints a hash of the pins and the programs in folders.
+hash() { find "$@" -name go.mod -o -name go.sum -o -name '*.go' | LC_ALL=C sort | xargs cat | sha256sum | cut -c1-12; }
 # Downloads the module $2, which the module in folder $1 pins, and prints the folder with its source.
 source_of() { (cd "$1" && go mod download "$2" && go list -m -f '{{.Dir}}' "$2"); }
 
 # The name of a folder has a hash of its pins, so that builds of different pins never mix. The tools of a module are in
 # the folder of the module's pins, so that a changed pin rebuilds only the tools of its module. The folder of all pins
 # has links to the requested tools.
-folder=$cache/cluster-$(hash */go.{mod,sum})
+folder=$cache/cluster-$(hash ./*/)
 mkdir -p "$folder"
 # one build at a time, also across checkouts
 exec 9>"$cache/.cluster-lock"
@@ -59,7 +60,7 @@ count=0
 for tool in "$@"; do
     count=$((count + 1))
     module=$(module_of "$tool")
-    built=tools/$module-$(shopt -s nullglob; hash "$module"/go.{mod,sum} "$module"/{,*/}*.go)
+    built=tools/$module-$(hash "$module")
     if [ ! -x "$cache/$built/$tool" ]; then
         command -v go >/dev/null || { echo "go is missing: install Go 1.26 or newer from https://go.dev/dl" >&2; exit 1; }
         echo "building $tool ($count of $#, once, into $cache/$built)" >&2

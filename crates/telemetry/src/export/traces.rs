@@ -15,7 +15,7 @@ use super::GroupRecovery;
 const MAX_REMEMBERED_STEPS: usize = 2;
 
 /// The source of a stage's spans. It sends spans only after an exporter is set.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Traces {
     job_uid: String,
     exporter: OnceLock<Exporter>,
@@ -36,8 +36,7 @@ struct StepEnd {
 impl Traces {
     /// Returns the traces of the stage that `env` describes.
     pub(crate) fn new(env: &StageEnv) -> Traces {
-        let (exporter, ranks, steps) = Default::default();
-        Traces { job_uid: env.job_uid.clone(), exporter, ranks, steps }
+        Traces { job_uid: env.job_uid.clone(), ..Traces::default() }
     }
 
     /// Sets the ranks of the group's members, by group rank.
@@ -270,8 +269,7 @@ mod tests {
 
     #[test]
     fn the_span_of_the_leader_is_the_root() {
-        let (exporter, ranks, steps) = Default::default();
-        let traces = Traces { job_uid: String::new(), exporter, ranks, steps };
+        let traces = Traces::default();
         let span = |stage: u32| {
             let stage = traces.stage(&StageStatus { stage, ..StageStatus::default() });
             stage_span(TRACE, stage, "step", (UNIX_EPOCH, UNIX_EPOCH), Vec::new())

@@ -2,7 +2,7 @@
 //! with a zero byte. The browser has a new profile and can reach only this machine.
 
 use std::collections::VecDeque;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -12,7 +12,7 @@ use base64::Engine;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{Deadline, spawn};
+use crate::{Deadline, spawn, until};
 
 /// A browser with one page. Dropping this value ends the browser.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub struct Browser {
     session: Option<String>,
     next_id: u64,
     events: VecDeque<Value>,
-    _profile: TempDir,
+    profile: TempDir,
 }
 
 impl Browser {
@@ -43,7 +43,9 @@ impl Browser {
              3<&0 4>&1 </dev/null >/dev/null 2>\"$0/log\""
         );
         let mut command = Command::new("sh");
-        command.args(["-c", &script]).arg(profile.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        // Chromium does not remove its temporary folders if it is killed
+        command.args(["-c", &script]).arg(profile.path()).env("TMPDIR", profile.path());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = spawn(&mut command).unwrap();
         let (requests, answers) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         let mut browser = Browser {
@@ -53,7 +55,7 @@ impl Browser {
             session: None,
             next_id: 0,
             events: VecDeque::new(),
-            _profile: profile,
+            profile,
         };
         let target = browser.call("Target.createTarget", json!({"url": "about:blank"}));
         let attached = browser.call("Target.attachToTarget", json!({"targetId": target["targetId"], "flatten": true}));
@@ -209,6 +211,13 @@ impl Drop for Browser {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if !std::thread::panicking() {
+            // the other processes of the browser end after the browser, and write into the profile until then
+            until("the browser's profile to be removed", || match std::fs::remove_dir_all(self.profile.path()) {
+                Err(error) if error.kind() != ErrorKind::NotFound => None,
+                _ => Some(()),
+            });
+        }
     }
 }
 

@@ -4,9 +4,9 @@
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use stagecoach_objects::ObjectError;
+use stagecoach_test_wait::{spawn, until};
 
 use crate::{Reader, SECRET};
 
@@ -44,13 +44,9 @@ impl Server {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
         let mut command = Command::new(program);
         command.args(arguments).arg(port.to_string());
-        let process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let process = spawn(command.stdout(Stdio::null()).stderr(Stdio::null())).unwrap();
         let server = Server { process, endpoint: format!("http://127.0.0.1:{port}") };
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
-            assert!(Instant::now() < deadline, "{program} does not listen");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        until(&format!("{program} to listen"), || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok());
         server
     }
 

@@ -5,11 +5,13 @@ pub mod examples;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use stagecoach_data::{
-    BatchPlan, DataConfig, DataError, Dataset, PreparedCorpus, StreamPosition, Tokenizer, TokenizerSource,
+    BatchPlan, DataConfig, DataError, Dataset, OnWait, PreparedCorpus, StreamPosition, Tokenizer, TokenizerSource,
 };
+use stagecoach_test_wait::until;
 use tempfile::TempDir;
 
 pub use examples::{compressed, example, little_endian, parquet, parquet_columns};
@@ -31,9 +33,13 @@ pub fn open_stream(config: &DataConfig, positions: &[StreamPosition]) -> Dataset
     dataset
 }
 
+/// A volume with a corpus. Dropping this value waits until no clone of `config` exists, and removes the folder: the
+/// threads of dropped data sets have such clones, and they could write into the folder while it is removed.
 pub struct TestVolume {
     pub folder: TempDir,
     pub config: DataConfig,
+    /// Each clone of `config` has a clone of this value.
+    clones: Arc<()>,
 }
 
 impl TestVolume {
@@ -42,8 +48,11 @@ impl TestVolume {
     pub fn new(files: &[(&str, &[u8])]) -> TestVolume {
         let folder = TempDir::new().unwrap();
         let tokenizer = TokenizerSource::File { path: "letters/tokenizer.json".into() };
-        let config = DataConfig::new(folder.path(), "corpus/**/*", 4, tokenizer);
-        let volume = TestVolume { folder, config };
+        let mut config = DataConfig::new(folder.path(), "corpus/**/*", 4, tokenizer);
+        let clones = Arc::new(());
+        let of_config = Arc::clone(&clones);
+        config.on_wait = OnWait::new(move |_| _ = &of_config);
+        let volume = TestVolume { folder, config, clones };
         for (name, contents) in files {
             volume.write(&format!("corpus/{name}"), contents);
         }
@@ -104,6 +113,16 @@ impl TestVolume {
         let error = self.prepare().map(|prepared| format!("{prepared:?}")).unwrap_err();
         assert!(!error.is_storage());
         error.to_string().replace(&*self.folder.path().to_string_lossy(), "VOLUME")
+    }
+}
+
+impl Drop for TestVolume {
+    fn drop(&mut self) {
+        self.config.on_wait = OnWait::default();
+        if !std::thread::panicking() {
+            let is_unused = || (Arc::strong_count(&self.clones) == 1).then_some(());
+            until("the threads of data sets to end", is_unused);
+        }
     }
 }
 

@@ -1,4 +1,5 @@
 //! Tests of the timeouts for startup and for progress, and of the time that does not count towards these timeouts.
+//! The names of this module and of `compatibility` let their tests, which mostly wait, begin early.
 
 use serde_json::{Value, json};
 use stagecoach_api::contract::{StagePhase, StageStatus};

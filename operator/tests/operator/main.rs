@@ -2,9 +2,11 @@
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod address_families;
+mod compatibility;
 mod containers;
 mod contested;
 mod crashes;
+mod deadlines;
 mod elastic;
 mod evictions;
 mod failures;
@@ -30,6 +32,4 @@ mod serving;
 mod spares;
 mod status;
 mod support;
-mod timeouts;
-mod versions;
 mod watches;

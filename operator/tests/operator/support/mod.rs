@@ -124,7 +124,7 @@ impl TestCluster {
             .env("KUBECONFIG", kubeconfig)
             .env("STAGECOACH_TRAINER_IMAGE", "example.com/trainer:1")
             .env("STAGECOACH_LISTEN", "127.0.0.1:0")
-            .env("STAGECOACH_POLL_SECONDS", "0.2")
+            .env("STAGECOACH_POLL_SECONDS", "0.5")
             .env("STAGECOACH_LOG_LEVEL", "info,kube_client=off,stagecoach_operator=debug")
             .env("POD_NAMESPACE", OPERATOR_NAMESPACE)
             .envs(env.iter().copied());

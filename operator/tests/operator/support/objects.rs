@@ -12,11 +12,15 @@ pub(super) fn volume(plane: &ControlPlane, namespace: &str) {
     let mut volume = spec;
     volume["capacity"] = json!({"storage": "1Gi"});
     volume["hostPath"] = json!({"path": "/nonexistent"});
-    let items = json!([
-        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": namespace}, "spec": volume},
-        {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "training", "namespace": namespace}, "spec": bound},
-    ]);
-    plane.apply(&json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string());
+    let volumes = "/api/v1/persistentvolumes".to_owned();
+    let claims = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims");
+    // requests without kubectl, because a test may create a hundred namespaces
+    for (path, kind, name, spec) in
+        [(volumes, "PersistentVolume", namespace, volume), (claims, "PersistentVolumeClaim", "training", bound)]
+    {
+        let object = json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, "spec": spec});
+        plane.client().create(&path, &object).unwrap_or_else(|refusal| panic!("{kind} {name}: {refusal}"));
+    }
 }
 
 /// Splits `namespace/name`. A name without a namespace is in `default`.

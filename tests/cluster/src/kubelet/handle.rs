@@ -30,11 +30,9 @@ impl ContainerExit {
     }
 }
 
-/// The answers of a pod's HTTP server: `ready` selects the answer of `/readyz`, and `status` is the answer of
-/// `/status`.
+/// The answers of a pod's HTTP server. `status` is the answer of `/status`.
 #[derive(Debug, Default)]
 pub(super) struct PodResponses {
-    pub(super) ready: bool,
     /// Whether the pod accepts connections and never answers.
     pub(super) hangs: bool,
     pub(super) status: StageStatus,
@@ -45,6 +43,8 @@ pub(super) struct PodResponses {
 pub(super) struct Started {
     pub(super) view: PodView,
     pub(super) responses: Mutex<PodResponses>,
+    /// Whether `/readyz` answers 200.
+    pub(super) ready: watch::Sender<bool>,
     /// The revision of the pod's status, for requests that wait for a newer status.
     pub(super) revision: watch::Sender<u64>,
     pub(super) exits: UnboundedSender<ContainerExit>,
@@ -100,7 +100,7 @@ impl PodHandle {
     /// Sets the answer of `/readyz`. The call has no effect on a pod that runs a real command, which answers by itself.
     #[track_caller]
     pub fn set_ready(&self, ready: bool) {
-        self.started().responses.lock().unwrap().ready = ready;
+        self.started().ready.send_replace(ready);
     }
 
     /// Sets the answer of `/status`. If the job, attempt, pod or stage of `status` is empty or 0, the answer has the

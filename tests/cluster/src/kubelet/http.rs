@@ -36,13 +36,15 @@ async fn answer(stream: TcpStream, shared: Arc<KubeletState>, pod: Arc<Started>)
         let mut revision = pod.revision.subscribe();
         let _ = tokio::time::timeout(query.timeout(), revision.wait_for(|revision| *revision != known)).await;
     }
-    let (hangs, ready, status) = {
+    let (hangs, status) = {
         let responses = pod.responses.lock().unwrap();
-        (responses.hangs, responses.ready, serde_json::to_string(&responses.status)?)
+        (responses.hangs, serde_json::to_string(&responses.status)?)
     };
     if hangs {
-        std::future::pending::<()>().await;
+        // until the client closes the connection
+        return stream.read_u8().await.map(drop);
     }
+    let ready = *pod.ready.borrow();
     match path.path() {
         "/healthz" => respond(stream, "200 OK", "text/plain", "ok").await,
         "/readyz" if ready => respond(stream, "200 OK", "text/plain", "ok").await,

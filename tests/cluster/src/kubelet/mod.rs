@@ -14,7 +14,7 @@ mod pod;
 mod status;
 mod watch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
@@ -49,6 +49,8 @@ struct KubeletState {
     rules: Mutex<Vec<Rule>>,
     /// Pods that have started, the newest last.
     pods: Mutex<Vec<Arc<handle::Started>>>,
+    /// The tasks of the pods that exist, by UID.
+    tasks: Mutex<HashMap<String, watch::PodTask>>,
 }
 
 impl TestKubelet {
@@ -63,7 +65,8 @@ impl TestKubelet {
             let nodes = names.iter().map(silent).collect();
             let folder = plane.folder().join("pods");
             std::fs::create_dir_all(&folder).unwrap();
-            Arc::new(KubeletState { client, folder, nodes, rules: Mutex::default(), pods: Mutex::default() })
+            let (rules, pods, tasks) = Default::default();
+            Arc::new(KubeletState { client, folder, nodes, rules, pods, tasks })
         });
         let port = runtime.block_on(async {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -101,6 +104,12 @@ impl TestKubelet {
     /// Returns all pods that were ever started, oldest first.
     pub fn pods(&self) -> Vec<PodView> {
         self.shared.pods.lock().unwrap().iter().map(|pod| pod.view.clone()).collect()
+    }
+
+    /// Ends the pods of a namespace, without a report to the API server. A test calls this function when it no longer
+    /// needs the pods, because their probes take time from other tests.
+    pub fn forget_pods(&self, namespace: &str) {
+        self.shared.end_tasks(namespace);
     }
 
     /// Silences a node: its containers continue, but the node reports nothing to the API server, and its pods answer no

@@ -52,6 +52,8 @@ struct Running {
     init: Vec<ContainerState>,
     /// The HTTP server of the main container. The server ends with the container.
     server: JoinSet<()>,
+    /// The readiness probe of the main container.
+    probe: Option<Probe>,
 }
 
 struct PodRunner {
@@ -109,16 +111,13 @@ impl PodRunner {
             return;
         };
         let (exits, mut ordered) = mpsc::unbounded_channel();
-        let responses = PodResponses {
-            ready: behaviour != Behaviour::NeverReady,
-            hangs: behaviour == Behaviour::Hang,
-            status: identity(&view),
-        };
+        let responses = PodResponses { hangs: behaviour == Behaviour::Hang, status: identity(&view) };
         let file = |suffix: &str| self.shared.folder.join(&view.uid).with_extension(suffix);
         let (log, termination_message_path, variables) = (file("log"), file("termination"), view.env.clone());
         let started = Arc::new(Started {
             view,
             responses: Mutex::new(responses),
+            ready: watch::Sender::new(behaviour != Behaviour::NeverReady),
             revision: watch::Sender::new(0),
             exits,
             log: log.clone(),
@@ -137,11 +136,12 @@ impl PodRunner {
             Ok(container) => containers[main] = container,
             Err(exit) => containers[main].end(exit),
         }
+        let probe = Probe::of(&pod, main, &started);
         self.shared.pods.lock().unwrap().push(started);
         containers.extend(sidecars);
         let mut running =
-            Running { main, count, address: address.ip.clone(), containers, init: sidecar_states, server };
-        self.watch_containers(&pod, &mut running, &mut ordered).await;
+            Running { main, count, address: address.ip.clone(), containers, init: sidecar_states, server, probe };
+        self.watch_containers(&mut running, &mut ordered).await;
     }
 
     /// Runs the init containers, one after the other. Sidecars among them continue to run. Returns all init containers
@@ -196,16 +196,10 @@ impl PodRunner {
     /// Runs the containers until all have ended. The `main` container ends with an exit that a test sends over
     /// `ordered`. All containers end if a client requests the pod's deletion. Sidecars among the init containers end
     /// after the pod's containers.
-    async fn watch_containers(
-        &mut self,
-        pod: &Pod,
-        pod_runs: &mut Running,
-        ordered: &mut mpsc::UnboundedReceiver<ContainerExit>,
-    ) {
-        let Running { main, count, address, containers, init, server } = pod_runs;
+    async fn watch_containers(&mut self, pod_runs: &mut Running, ordered: &mut mpsc::UnboundedReceiver<ContainerExit>) {
+        let Running { main, count, address, containers, init, server, probe } = pod_runs;
         let (main, count, address) = (*main, *count, address.as_str());
         let since = now();
-        let mut probe = Probe::of(pod, main);
         let running = |ready| ContainerState::Running { since: since.clone(), ready };
         let mut states: Vec<ContainerState> = (0..count).map(|n| running(n != main || probe.is_none())).collect();
         states.append(init);
@@ -234,7 +228,7 @@ impl PodRunner {
                     }
                     containers[main].end(exit);
                 }
-                ready = answer(&mut probe, address), if matches!(states[main], ContainerState::Running { .. }) => {
+                ready = answer(probe, address), if matches!(states[main], ContainerState::Running { .. }) => {
                     changed = states[main] != running(ready);
                     states[main] = running(ready);
                 }
@@ -368,18 +362,24 @@ async fn first<'a>(containers: impl Iterator<Item = (usize, &'a mut FakeContaine
     select_all(ends).await.0
 }
 
+/// The period of a readiness probe that has not yet succeeded.
+const SHORT_PERIOD: Duration = Duration::from_millis(200);
+
 /// A readiness probe over HTTP.
 struct Probe {
     port: u16,
     path: String,
     timeout: Duration,
     period: Duration,
+    /// Whether the last probe succeeded.
+    succeeded: bool,
+    /// The answer that the test has set, which may have changed since the last probe.
+    ready: watch::Receiver<bool>,
 }
 
 impl Probe {
-    /// Returns the container's probe, or `None` if the container has no readiness probe over HTTP. The period is always
-    /// 200 ms.
-    fn of(pod: &Pod, container: usize) -> Option<Probe> {
+    /// Returns the container's probe, or `None` if the container has no readiness probe over HTTP.
+    fn of(pod: &Pod, container: usize, started: &Started) -> Option<Probe> {
         let container = &pod.spec.as_ref()?.containers[container];
         let probe = container.readiness_probe.as_ref()?;
         let get = probe.http_get.as_ref()?;
@@ -393,14 +393,22 @@ impl Probe {
             port: port.try_into().ok()?,
             path: get.path.clone().unwrap_or_else(|| "/".into()),
             timeout: Duration::from_secs(probe.timeout_seconds.unwrap_or(1).max(1) as u64),
-            period: Duration::from_millis(200),
+            period: Duration::from_secs(probe.period_seconds.unwrap_or(10).max(1) as u64),
+            succeeded: false,
+            ready: started.ready.subscribe(),
         })
     }
 }
 
-/// Waits for the probe's next result. Without a probe, this function never returns.
+/// Waits for the probe's next result. Until a probe succeeds, and after a change of the answer, a probe follows earlier
+/// than after its period, so that tests wait less. Without a probe, this function never returns.
 async fn answer(probe: &mut Option<Probe>, address: &str) -> bool {
     let Some(probe) = probe else { return std::future::pending().await };
-    sleep(probe.period).await;
-    get_succeeds(address, probe.port, &probe.path, probe.timeout).await
+    let period = if probe.succeeded { probe.period } else { SHORT_PERIOD };
+    tokio::select! {
+        () = sleep(period) => {}
+        Ok(()) = probe.ready.changed() => {}
+    }
+    probe.succeeded = get_succeeds(address, probe.port, &probe.path, probe.timeout).await;
+    probe.succeeded
 }

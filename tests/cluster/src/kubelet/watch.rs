@@ -1,6 +1,5 @@
 //! Watches the pods that are bound to the kubelet's nodes. Each pod has a task for as long as its object exists.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,9 +13,18 @@ use tokio::task::JoinSet;
 use super::{KubeletState, pod};
 
 /// A pod's task, and the channel over which the task receives changes of the pod's object.
-struct Task {
+pub(super) struct PodTask {
+    namespace: String,
     object: watch::Sender<Pod>,
     abort: tokio::task::AbortHandle,
+}
+
+impl KubeletState {
+    /// Ends the tasks of a namespace's pods.
+    pub(super) fn end_tasks(&self, namespace: &str) {
+        let tasks = self.tasks.lock().unwrap();
+        tasks.values().filter(|task| task.namespace == namespace).for_each(|task| task.abort.abort());
+    }
 }
 
 /// Watches all pods for as long as the kubelet exists. When a pod's object is deleted, the pod's task and processes end
@@ -24,21 +32,20 @@ struct Task {
 pub(super) async fn pods(shared: Arc<KubeletState>) {
     let api: Api<Pod> = Api::all(shared.client.clone());
     let mut events = Box::pin(watcher(api, Config::default().fields("spec.nodeName!=")));
-    let mut tasks: HashMap<String, Task> = HashMap::new();
     let mut join = JoinSet::new();
     let mut listed = Vec::new();
     loop {
         match events.try_next().await {
-            Ok(Some(Event::Apply(pod))) => seen(&shared, &mut join, &mut tasks, pod),
-            Ok(Some(Event::Delete(pod))) => end(&mut tasks, &uid(&pod)),
+            Ok(Some(Event::Apply(pod))) => seen(&shared, &mut join, pod),
+            Ok(Some(Event::Delete(pod))) => end(&shared, &uid(&pod)),
             Ok(Some(Event::Init)) => listed.clear(),
             Ok(Some(Event::InitApply(pod))) => {
                 listed.push(uid(&pod));
-                seen(&shared, &mut join, &mut tasks, pod);
+                seen(&shared, &mut join, pod);
             }
             Ok(Some(Event::InitDone)) => {
-                let gone: Vec<String> = tasks.keys().filter(|uid| !listed.contains(uid)).cloned().collect();
-                gone.iter().for_each(|uid| end(&mut tasks, uid));
+                let tasks: Vec<String> = shared.tasks.lock().unwrap().keys().cloned().collect();
+                tasks.iter().filter(|uid| !listed.contains(uid)).for_each(|uid| end(&shared, uid));
             }
             Ok(None) => return,
             // the API server restarts or does not answer: the next call resumes the watch at the same resource version
@@ -53,24 +60,26 @@ fn uid(pod: &Pod) -> String {
 
 /// Handles a change of a pod's object. The watch also reports pods on nodes of other kubelets, which this function
 /// ignores.
-fn seen(shared: &Arc<KubeletState>, join: &mut JoinSet<()>, tasks: &mut HashMap<String, Task>, object: Pod) {
+fn seen(shared: &Arc<KubeletState>, join: &mut JoinSet<()>, object: Pod) {
     let node = object.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
     if !shared.nodes.contains_key(node) {
         return;
     }
+    let mut tasks = shared.tasks.lock().unwrap();
     match tasks.get(&uid(&object)) {
         Some(task) => drop(task.object.send_replace(object)),
         None => {
             let uid = uid(&object);
+            let namespace = object.metadata.namespace.clone().unwrap_or_default();
             let (sender, receiver) = watch::channel(object);
             let abort = join.spawn(pod::run_pod(shared.clone(), receiver));
-            tasks.insert(uid, Task { object: sender, abort });
+            tasks.insert(uid, PodTask { namespace, object: sender, abort });
         }
     }
 }
 
-fn end(tasks: &mut HashMap<String, Task>, uid: &str) {
-    if let Some(task) = tasks.remove(uid) {
+fn end(shared: &KubeletState, uid: &str) {
+    if let Some(task) = shared.tasks.lock().unwrap().remove(uid) {
         task.abort.abort();
     }
 }

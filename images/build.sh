@@ -101,11 +101,13 @@ pause() {
 }
 probe() {
     command -v go >/dev/null || fail "go is missing: install Go 1.26 or newer from https://go.dev/dl"
+    # Go compiles its standard library once for this program and for the tools of a test cluster if the flags are equal
+    local -x CGO_ENABLED=0 GOFLAGS='-trimpath -gcflags=all=-dwarf=false'
     mkdir "$scratch/probe"
     cd images/probe
     quietly go vet .
     quietly go test .
-    CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o "$scratch/probe/probe" .
+    go build -ldflags='-s -w' -o "$scratch/probe/probe" .
     cd "$OLDPWD"
 }
 

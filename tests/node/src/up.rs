@@ -159,7 +159,10 @@ impl Starting<'_> {
 
     fn component(&self, component: Component) -> Result<()> {
         let site = ControlPlaneSite { folder: self.place.path(), server: SERVER, real_nodes: true };
-        self.agent(component.program(), words(&command(component, site, &ControlPlaneSettings::default())))
+        // a test waits until a node without a kubelet counts as lost; the default is 50 s
+        let grace_period = (Component::ControllerManager, "--node-monitor-grace-period=30s".to_owned());
+        let settings = ControlPlaneSettings { flags: vec![grace_period] };
+        self.agent(component.program(), words(&command(component, site, &settings)))
     }
 
     fn agent(&self, name: &str, command: Vec<String>) -> Result<()> {

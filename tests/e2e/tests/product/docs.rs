@@ -49,7 +49,7 @@ fn the_first_job_is_as_its_page_says() {
 /// Returns the page's commands in order. Where the user watches the output, the script waits for the change. The job
 /// trains fewer steps than on the page, because the script does not need the time that a user needs to type.
 fn commands(page: &str) -> String {
-    let page = page.replace("steps: 1000", "steps: 300").replace("step-00001000", "step-00000300");
+    let page = page.replace("steps: 1000", "steps: 150").replace("step-00001000", "step-00000150");
     let mut lines = String::new();
     let mut inside = false;
     for line in page.lines() {

@@ -87,7 +87,7 @@ impl Default for TestJob {
 const ENDLESS: u64 = 1_000_000;
 /// [`TestJob::ending_after`] rounds the last step up to a multiple of this number, so that many tests can compare their
 /// results with the same run without faults.
-const END: u64 = 100;
+const END: u64 = 40;
 
 impl TestJob {
     /// Returns this job without an end: even a fast machine does not finish it before the test disturbs it.

@@ -45,7 +45,7 @@ impl AttemptCase {
 }
 
 /// The number of steps of a group that must train until its last step.
-const STEPS: u64 = 100;
+const STEPS: u64 = 40;
 
 /// Returns the job of a group. `keep` is the number of checkpoints that the group keeps. For the newer group, `keep` is
 /// large: if that group removed checkpoints itself, the test could not detect a removal by the older group.
@@ -183,7 +183,8 @@ fn met(case: AttemptCase) {
     let mut older = caught(case);
     let (workspace, folder) = (older.workspace.path(), older.folder());
     let older_fence = fences(&folder);
-    let newer_job = if case.ends() { job(1000) } else { job(1000).ending_after(saved(&folder)) };
+    // the newer group must still train when the older group continues
+    let newer_job = if case.ends() { job(1000) } else { job(1000).ending_after(saved(&folder) + 40) };
     let mut newer = Group::start(workspace, &newer_job, if case.anew { "b" } else { "a" }, NEWER);
     match case.when {
         When::Fenced => until("the newer fence", || {

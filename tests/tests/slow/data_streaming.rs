@@ -2,6 +2,7 @@
 //! hub or the object store.
 
 use std::path::Path;
+use std::sync::OnceLock;
 
 use serde_json::Value;
 use stagecoach_test_hub::{Faults, File, Hub, PlannedAnswer};
@@ -70,6 +71,7 @@ fn job(streaming: &str) -> TestJob {
         steps: 2 * INTERRUPTIONS * INTERVAL,
         decay_steps: Some(2 * INTERRUPTIONS * INTERVAL),
         gradient_blocks: 4,
+        evaluation: "{fraction: 0.1, everySteps: 40}".into(),
         extra:
             "  checkpoint: {everySteps: 5, keepLast: 2}\n  restart: {maxRestarts: 100, backoff: {initialSeconds: 0}}\n"
                 .into(),
@@ -89,10 +91,14 @@ fn finished(launched: Launched, workspace: &Path) -> Hashes {
     outcome.hashes()
 }
 
-fn undisturbed(remote: &Remote) -> Hashes {
-    let workspace = corpus::workspace();
-    let job = TestJob { stages: 1, ..job("") };
-    finished(start(remote, workspace.path(), &job, &[]), workspace.path())
+/// Returns the hashes of the job's undisturbed run. Each remote has the same files.
+fn undisturbed() -> &'static Hashes {
+    static HASHES: OnceLock<Hashes> = OnceLock::new();
+    HASHES.get_or_init(|| {
+        let workspace = corpus::workspace();
+        let job = TestJob { stages: 1, ..job("") };
+        finished(start(&Remote::start(), workspace.path(), &job, &[]), workspace.path())
+    })
 }
 
 /// Sets faults of the hub and of the store for the next requests.
@@ -117,7 +123,6 @@ fn disturb(remote: &Remote, draws: &mut Draws) {
 #[test]
 fn interruptions_of_every_kind_leave_one_result() {
     let remote = Remote::start();
-    let expected = undisturbed(&remote);
     let workspace = corpus::workspace();
     let workspace = workspace.path();
     let folder = workspace.join("streamed");
@@ -144,7 +149,7 @@ fn interruptions_of_every_kind_leave_one_result() {
         (job.stages, job.data_parallel) = MESHES[draws.below(MESHES.len() as u64) as usize];
         launched = start(&remote, workspace, &job, &[]);
     }
-    assert_eq!(finished(launched, workspace), expected);
+    assert_eq!(finished(launched, workspace), *undisturbed());
     no_file_has(workspace, "planted");
     let metrics = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
     let waits = metrics.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["dataWaitSeconds"].clone());
@@ -163,7 +168,7 @@ fn interruptions_of_every_kind_leave_one_result() {
 
 #[test]
 fn files_that_were_downloaded_have_the_windows_of_the_hub() {
-    let expected = undisturbed(&Remote::start());
+    let expected = undisturbed().clone();
     let workspace = corpus::workspace();
     for (folder, seed) in [("plays", 20), ("objects", 30)] {
         let folder = workspace.path().join(folder);

@@ -105,7 +105,16 @@ fn a_hundred_steps_of_three_jobs_with_hard_lives_replay_equal() {
 #[test]
 fn the_pages_commands_run() {
     let extra = "  checkpoint: {everySteps: 100}\n".into();
-    let job = TestJob { steps: 400, layers: 2, global_batch_size: 6, microbatches: 2, extra, ..TestJob::default() };
+    let evaluation = "{fraction: 0.1, everySteps: 100}".into();
+    let job = TestJob {
+        steps: 400,
+        layers: 2,
+        global_batch_size: 6,
+        microbatches: 2,
+        evaluation,
+        extra,
+        ..TestJob::default()
+    };
     let (workspace, elsewhere) = (corpus::workspace(), corpus::workspace());
     each("runs", &[("shakespeare", 2, &workspace), ("again", 1, &elsewhere)], |_, (name, stages, workspace)| {
         let job = TestJob { name: (*name).into(), stages: *stages, ..job.clone() };
@@ -223,7 +232,7 @@ fn steps_that_were_added_replay_with_their_own_decay() {
 #[test]
 fn ctrl_c_ends_a_replay_and_removes_what_it_made() {
     let workspace = corpus::workspace();
-    let long = TestJob { extra: "  checkpoint: {everySteps: 0}\n".into(), ..job(400) };
+    let long = TestJob { extra: "  checkpoint: {everySteps: 0}\n".into(), ..job(200) };
     Launched::start(workspace.path(), &long, &[]).finish(workspace.path()).hashes();
     let folder = workspace.path().join("small");
     let scratch = workspace.path().join(".replay");
@@ -233,7 +242,7 @@ fn ctrl_c_ends_a_replay_and_removes_what_it_made() {
         metrics.filter_map(|path| std::fs::read_to_string(path).ok()).map(|text| text.lines().count()).sum()
     };
     let mut command = Command::new(stagecoach());
-    command.args(["replay", text(&folder), "--step", "400"]).stdout(Stdio::null()).stderr(Stdio::null());
+    command.args(["replay", text(&folder), "--step", "200"]).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = spawn(&mut command).unwrap();
     until("the replay to train", || (steps() > 2).then_some(()));
     signal(child.id(), libc::SIGINT);

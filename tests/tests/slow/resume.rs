@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use stagecoach_tests::fixture::copy;
 use stagecoach_tests::{
     Group, Launched, Outcome, TestJob, checkpoints, corpus, is_gone, says, signal, stagecoach, undisturbed, until,
 };
@@ -78,7 +79,7 @@ fn killed_stages_resume_from_the_last_checkpoint() {
 #[test]
 fn the_number_of_stages_and_the_schedule_may_change_half_way() {
     // models with tied and untied weights; with 4 stages, a model of 3 layers has one stage with only the head
-    for (tied, precision) in [(false, "Float32"), (true, "Float32"), (true, "BFloat16")] {
+    for (tied, precision) in [(false, "Float32"), (true, "BFloat16")] {
         let job = TestJob { tied, precision, layers: 3, ..job() };
         let workspace = corpus::workspace();
         for (stages, schedule, virtual_stages) in
@@ -140,8 +141,8 @@ fn a_finished_job_trains_on_when_it_gets_more_steps() {
     // the end of the decay is explicit, so that the longer run continues the decay of the shorter one
     let rate = "peak: 1e-2, warmupSteps: 5, warmupStart: 0.1, decaySteps: 60, floor: 1e-3";
     let (short, whole) = (corpus::workspace(), corpus::workspace());
-    train(short.path(), 30, rate).hashes();
-    assert_eq!(train(short.path(), 60, rate).hashes(), train(whole.path(), 60, rate).hashes());
+    train(short.path(), 20, rate).hashes();
+    assert_eq!(train(short.path(), 40, rate).hashes(), train(whole.path(), 40, rate).hashes());
 }
 
 #[test]
@@ -192,9 +193,9 @@ fn an_extension_gives_the_same_bits_whenever_it_is_asked_for() {
     let longer = "peak: 1e-2, warmupSteps: 5, warmupStart: 0.1, floor: 1e-3, decaySteps: 80";
     let [at_the_end, half_way] = [corpus::workspace(), corpus::workspace()];
     run(at_the_end.path(), &job()).hashes();
+    copy(&at_the_end.path().join("kept"), &half_way.path().join("kept"));
     let expected = train(at_the_end.path(), 80, longer).hashes();
     // in a job that resumes from an older checkpoint, the remaining steps of the original job keep the original decay
-    run(half_way.path(), &job()).hashes();
     std::fs::remove_file(half_way.path().join("kept/result.json")).unwrap();
     std::fs::remove_dir_all(half_way.path().join("kept/checkpoints/step-00000060")).unwrap();
     let extended = train(half_way.path(), 80, longer);
@@ -207,9 +208,7 @@ fn an_extension_gives_the_same_bits_whenever_it_is_asked_for() {
 fn the_learning_rate_is_a_function_of_the_step() {
     let workspace = corpus::workspace();
     run_on(workspace.path(), &job(), 7);
-    let rest = job().ending_after(saved(workspace.path()));
-    assert!(rest.steps > DECAY);
-    run(workspace.path(), &rest).hashes();
+    run(workspace.path(), &TestJob { steps: DECAY + 20, ..job() }).hashes();
     for (step, rate) in rates(workspace.path()).iter().enumerate() {
         let step = step as f64;
         // the rate of the job: five steps of warm-up from a tenth, and half a cosine to the floor at step 60

@@ -31,11 +31,11 @@ fn bytes_read(checkpoint: &str) -> [u64; 3] {
 /// such copy, since it writes the weights themselves.
 #[test]
 fn only_a_replacement_reads_the_checkpoint() {
-    let read = bytes_read("{everySteps: 200}");
+    let read = bytes_read("{everySteps: 100}");
     assert!(read[0] == 0 && read[1] > 0 && read[2] == 0, "{read:?}");
 }
 
 #[test]
 fn no_stage_reads_the_checkpoint_if_there_are_checkpoints_in_memory() {
-    assert_eq!(bytes_read("{everySteps: 200, memory: {everySteps: 1}}"), [0; 3]);
+    assert_eq!(bytes_read("{everySteps: 50, memory: {everySteps: 1}}"), [0; 3]);
 }

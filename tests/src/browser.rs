@@ -2,7 +2,7 @@
 //! with a zero byte. The browser has a new profile and can reach only this machine.
 
 use std::collections::VecDeque;
-use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -213,10 +213,7 @@ impl Drop for Browser {
         let _ = self.child.wait();
         if !std::thread::panicking() {
             // the other processes of the browser end after the browser, and write into the profile until then
-            until("the browser's profile to be removed", || match std::fs::remove_dir_all(self.profile.path()) {
-                Err(error) if error.kind() != ErrorKind::NotFound => None,
-                _ => Some(()),
-            });
+            until("the browser's profile to be removed", || std::fs::remove_dir_all(self.profile.path()).ok());
         }
     }
 }

@@ -100,7 +100,7 @@ impl ScenarioRun<'_> {
     }
 
     /// Whether the objects of the run are in the state `end`. Most jobs that are not in this state differ in the phase
-    /// or the attempt, so these are compared before the other objects are listed.
+    /// or the attempt, so this function compares these two before it lists the other objects.
     fn is_at(&self, end: &Value) -> bool {
         let status = &self.cluster.job(&self.job()).unwrap_or_default()["status"];
         let differs = |expected: &Value, found: &Value| !expected.is_null() && expected != found;
@@ -163,8 +163,9 @@ fn run(site: &ScenarioCluster, scenario: &Scenario, namespace: String, crash: Op
     started.sort();
     started.dedup();
     assert_eq!(started.len(), all, "{}: a stage of an attempt was started twice: {started:?}", scenario.name);
+    let writes = proxy.answered_writes() - before;
     cluster.kubelet.forget_pods(&run.namespace);
-    proxy.answered_writes() - before
+    writes
 }
 
 /// Returns the final state of a job that trains in attempt `number`, with `changes` merged into the state.

@@ -1,7 +1,7 @@
 //! Tests that the operator sets the condition `Accepted` of every job that the API server accepts: to `True`, or to
 //! `False` with a message.
 
-use crate::support::{condition_of, jobs, shared};
+use crate::support::{condition_of, jobs, path, shared};
 use http::Method;
 use serde_json::json;
 use stagecoach_cluster::until;
@@ -61,5 +61,7 @@ fn no_manifest_makes_the_operator_log_errors_in_a_loop() {
     assert!(failed.len() < 5, "{failed:#?}");
     // Some jobs ask for nodes that do not exist. With Kubernetes' own gangs, the scheduler tries to place the pods of
     // such a job again and again without a pause, which takes the time of other tests.
-    cluster.plane.client().request(Method::DELETE, &jobs(NAMESPACE), None).unwrap();
+    for (name, _) in &names {
+        cluster.plane.client().request(Method::DELETE, &path(name), None).unwrap();
+    }
 }

@@ -28,5 +28,5 @@ pub use object::{condition_of, merge, pipeline_job};
 pub use plane::ControlPlane;
 pub use process::{GARBAGE_COLLECTION, Process, run};
 pub use proxy::{Fate, Proxy, Seen};
-pub use stagecoach_test_wait::{Deadline, attempt, is_gone, process_state, until, until_or_tell, until_within};
+pub use stagecoach_test_wait::{Deadline, attempt, is_gone, process_state, spawn, until, until_or_tell, until_within};
 pub use tools::tool;

@@ -45,7 +45,7 @@ pub fn spec(name: &str, namespace: &str) -> Value {
 
 /// Returns changes of the manifest's spec that let a job train longer than a test takes.
 pub fn endless() -> Value {
-    json!({"training": {"steps": 4000, "learningRate": {"decaySteps": 300}}})
+    json!({"training": {"steps": 1_000_000, "learningRate": {"decaySteps": 300}}})
 }
 
 /// A job that was applied. Dropping this value deletes the job and its pods.

@@ -159,7 +159,7 @@ impl Starting<'_> {
 
     fn component(&self, component: Component) -> Result<()> {
         let site = ControlPlaneSite { folder: self.place.path(), server: SERVER, real_nodes: true };
-        // a test waits until a node without a kubelet counts as lost; the default is 50 s
+        // the controller manager counts a node as lost after 30 s instead of 50 s, because a test waits for it
         let grace_period = (Component::ControllerManager, "--node-monitor-grace-period=30s".to_owned());
         let settings = ControlPlaneSettings { flags: vec![grace_period] };
         self.agent(component.program(), words(&command(component, site, &settings)))

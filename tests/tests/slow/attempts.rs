@@ -183,7 +183,7 @@ fn met(case: AttemptCase) {
     let mut older = caught(case);
     let (workspace, folder) = (older.workspace.path(), older.folder());
     let older_fence = fences(&folder);
-    // the newer group must still train when the older group continues
+    // unless the case waits for the newer group's end, that group must still train when the older group continues
     let newer_job = if case.ends() { job(1000) } else { job(1000).ending_after(saved(&folder) + 40) };
     let mut newer = Group::start(workspace, &newer_job, if case.anew { "b" } else { "a" }, NEWER);
     match case.when {

@@ -1,5 +1,5 @@
-//! Jobs that train while the leader reads their corpus. The result is the same after any fault of a stage, the volume, the
-//! hub or the object store.
+//! Jobs that train while the leader reads their corpus. The result is the same after any fault of a stage, the volume,
+//! the hub or the object store.
 
 use std::path::Path;
 use std::sync::OnceLock;

@@ -8,13 +8,14 @@ use stagecoach_tests::faulty::{FAULT_VARIABLE, RECORDS_VARIABLE};
 use stagecoach_tests::phases::Phase;
 use stagecoach_tests::{Launched, TestJob, corpus, each, ends_undisturbed, saved, says, signal, undisturbed, until};
 
-/// Returns a job that saves every 4 steps and has four gradient blocks of one microbatch. A gradient block is the unit
-/// of work that replicas share.
+/// Returns a job that saves every 4 steps and has four gradient blocks of two microbatches. A gradient block is the
+/// unit of work that replicas share.
 fn job() -> TestJob {
     let extra = "  checkpoint: {everySteps: 4, keepLast: 3}\n  restart: {backoff: {initialSeconds: 0}, terminationTimeoutSeconds: 2}\n";
     TestJob {
         name: "shared".into(),
         global_batch_size: 8,
+        microbatches: 8,
         gradient_blocks: 4,
         decay_steps: Some(60),
         extra: extra.into(),
@@ -180,7 +181,7 @@ fn an_elastic_job_takes_a_replica_back_after_the_window() {
 #[test]
 fn a_job_ends_without_a_lost_replica() {
     each("losses", &[2, 0], |_, &lost| {
-        let job = TestJob { steps: 40, ..may_lose_replicas(2, 2) };
+        let job = TestJob { steps: 100, ..may_lose_replicas(2, 2) };
         let workspace = corpus::workspace();
         let workspace = workspace.path();
         let mut launched = Launched::start(workspace, &job, &[]);

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 use stagecoach_test_hub::{File, Hub};
 use stagecoach_tests::fixture::copy;
-use stagecoach_tests::{Launched, TestJob, corpus, hugging_face, stagecoach, text};
+use stagecoach_tests::{Launched, TestJob, corpus, hugging_face, spawn, stagecoach, text};
 
 fn succeeds(arguments: &[&str]) -> String {
     // with one thread for each core, the threads of `generate` would spin at every barrier while other tests compute
@@ -198,7 +198,7 @@ fn a_model_with_a_chat_template_answers() {
         let common = ["generate", text(&model), "--max-tokens", "6", "--temperature", "0"];
         let mut command = Command::new(stagecoach());
         let command = command.args(common).args(options).stdin(Stdio::piped());
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped())).unwrap();
         child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
         let output = child.wait_with_output().unwrap();
         [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap())

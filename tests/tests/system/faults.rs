@@ -81,8 +81,10 @@ fn a_stage_may_be_lost_again_and_again_while_training_progresses() {
     let extra = job().extra.replace("everySteps: 0", "everySteps: 2");
     let (mut launched, stages) = running_job(workspace.path(), &TestJob { extra, ..job() }, 5);
     for _ in 0..5 {
+        let stage = launched.stages()[1];
+        signal(stage, libc::SIGKILL);
+        until("the process to exit", || is_gone(stage).then_some(()));
         let step = launched.steps();
-        signal(launched.stages()[1], libc::SIGKILL);
         // wait until the job has trained new steps: if a stage is lost twice without progress, the whole group ends
         launched.wait_for_step(step + 8);
     }

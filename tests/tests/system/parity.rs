@@ -72,8 +72,9 @@ fn no_layout_changes_a_bit() {
             precision: ["Float32", "BFloat16"][row[7]],
             gradient_blocks: [1, 2, 4][row[8]],
             data_parallel: replicas(stages, row[8], row[9]),
-            // these steps include the warm-up, and an evaluation after the last step
+            // these steps include the warm-up, and an evaluation after which training continues
             steps: 6,
+            evaluation: "{fraction: 0.1, everySteps: 4}".into(),
             ..TestJob::default()
         }
     };

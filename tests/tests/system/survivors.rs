@@ -31,7 +31,7 @@ fn bytes_read(checkpoint: &str) -> [u64; 3] {
 /// such copy, since it writes the weights themselves.
 #[test]
 fn only_a_replacement_reads_the_checkpoint() {
-    let read = bytes_read("{everySteps: 100}");
+    let read = bytes_read("{everySteps: 200}");
     assert!(read[0] == 0 && read[1] > 0 && read[2] == 0, "{read:?}");
 }
 

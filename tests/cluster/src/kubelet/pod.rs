@@ -362,7 +362,7 @@ async fn first<'a>(containers: impl Iterator<Item = (usize, &'a mut FakeContaine
     select_all(ends).await.0
 }
 
-/// The period of a readiness probe that has not yet succeeded.
+/// The period of a readiness probe whose last request failed, or that has made no request yet.
 const SHORT_PERIOD: Duration = Duration::from_millis(200);
 
 /// A readiness probe over HTTP.
@@ -400,14 +400,15 @@ impl Probe {
     }
 }
 
-/// Waits for the probe's next result. Until a probe succeeds, and after a change of the answer, a probe follows earlier
-/// than after its period, so that tests wait less. Without a probe, this function never returns.
+/// Waits for the probe's next result. So that tests wait less, the kubelet probes earlier than the period says until a
+/// request succeeds, and when a test changes the answer. Without a probe, this function never returns.
 async fn answer(probe: &mut Option<Probe>, address: &str) -> bool {
     let Some(probe) = probe else { return std::future::pending().await };
     let period = if probe.succeeded { probe.period } else { SHORT_PERIOD };
     tokio::select! {
         () = sleep(period) => {}
-        Ok(()) = probe.ready.changed() => {}
+        // if the caller drops this future during the request, the next call probes soon
+        Ok(()) = probe.ready.changed() => probe.succeeded = false,
     }
     probe.succeeded = get_succeeds(address, probe.port, &probe.path, probe.timeout).await;
     probe.succeeded

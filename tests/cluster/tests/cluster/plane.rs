@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::json;
-use stagecoach_cluster::{Client, Component, ControlPlane, TestKubelet, is_gone, process_state, until};
+use stagecoach_cluster::{Client, Component, ControlPlane, TestKubelet, is_gone, process_state, spawn, until};
 
 #[test]
 fn restarts_and_leaves_nothing_behind() {
@@ -40,7 +40,8 @@ fn restarts_and_leaves_nothing_behind() {
 #[test]
 fn a_killed_test_leaves_nothing_behind() {
     let test = ["--exact", "plane::holds_a_plane_until_killed", "--ignored", "--nocapture"];
-    let mut child = Command::new(std::env::current_exe().unwrap()).args(test).stdout(Stdio::piped()).spawn().unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let mut child = spawn(command.args(test).stdout(Stdio::piped())).unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let line = lines.find_map(|line| Some(line.unwrap().strip_prefix("HELD ")?.to_owned())).unwrap();
     child.kill().unwrap();

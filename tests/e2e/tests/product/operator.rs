@@ -45,9 +45,9 @@ fn jobs_outlive_the_release_and_the_next_one_adopts_them() {
     job.wait_step(step + 20);
     assert_eq!(job.pod_uids(), pods);
     product.helm_install(&json!({}));
-    let after = job.wait("adopted", |job| job["status"]["progress"]["step"].as_u64() > Some(step));
+    job.wait("adopted", |job| job["status"]["progress"]["step"].as_u64() > Some(step));
     job.wait_step(job.step() + 20);
-    assert_eq!((job.attempt(), job.restarts(), job.pod_uids()), (1, 0, pods), "{:#}", after["status"]);
+    assert_eq!((job.attempt(), job.restarts(), job.pod_uids()), (1, 0, pods), "{:#}", job.get()["status"]);
 }
 
 /// Returns the images of the job's trainers.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use stagecoach_cluster::tool;
+use stagecoach_cluster::{spawn, tool};
 use stagecoach_e2e::{E2eJob, NAMESPACE, Product};
 
 /// Returns the command `kubectl stagecoach ARGUMENTS`. kubectl finds the plugin on the PATH.
@@ -79,7 +79,7 @@ pub(crate) fn shows(product: &Product, job: &E2eJob) {
     assert!(top.contains(name) && top.contains("Running"), "{top}");
 
     let mut command = plugin(product, &["page", name]);
-    let mut serving = Serving(command.process_group(0).stdout(Stdio::piped()).spawn().unwrap());
+    let mut serving = Serving(spawn(command.process_group(0).stdout(Stdio::piped())).unwrap());
     let mut address = String::new();
     BufReader::new(serving.0.stdout.take().unwrap()).read_line(&mut address).unwrap();
     let page = get(address.trim());

@@ -38,7 +38,8 @@ pub fn open_stream(config: &DataConfig, positions: &[StreamPosition]) -> Dataset
 pub struct TestVolume {
     pub folder: TempDir,
     pub config: DataConfig,
-    /// Each clone of `config` has a clone of this value.
+    /// `config.on_wait` has a clone of this value, so all clones of `config` keep that clone. A test that replaces
+    /// `on_wait` gives up the wait.
     clones: Arc<()>,
 }
 

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use stagecoach_cluster::kueue::{self, Kueue, cluster_queue, collection, local_queue, resource_flavor, topology};
 use stagecoach_cluster::{ControlPlane, TestKubelet, condition_of, merge, until};
 
-/// Returns the control plane with Kueue that several tests share. The settings of one test have no effect on the others.
+/// Returns the control plane with Kueue that several tests share. The settings of one test have no effect on the
+/// others.
 fn shared() -> &'static ControlPlane {
     static CLUSTER: OnceLock<(ControlPlane, TestKubelet, Kueue)> = OnceLock::new();
     let (plane, ..) = CLUSTER.get_or_init(|| {
@@ -42,8 +43,8 @@ struct Team<'p> {
 }
 
 impl<'p> Team<'p> {
-    /// Creates the namespace and the queues. The CPUs are of the flavor `flavor`, and `queue` is merged into the spec of
-    /// the ClusterQueue.
+    /// Creates the namespace and the queues. The CPUs are of the flavor `flavor`. This function merges `queue` into the
+    /// spec of the ClusterQueue.
     fn new(plane: &'p ControlPlane, namespace: &'static str, flavor: &str, queue: Value) -> Team<'p> {
         plane.create_namespace(namespace);
         let team = Team { plane, namespace };
@@ -103,9 +104,9 @@ impl<'p> Team<'p> {
         self.write(name, &[condition("Finished", "True", "Succeeded")], false);
     }
 
-    /// Writes the conditions that the owner of an evicted Workload writes after the Workload's pods have ended. `reason` is
-    /// the reason of the eviction. Kueue queues a preempted Workload again at once. Otherwise, Kueue reads the reason in
-    /// the condition `Requeued` and decides when to queue the Workload again.
+    /// Writes the conditions that the owner of an evicted Workload writes after the Workload's pods have ended.
+    /// `reason` is the reason of the eviction. Kueue queues a preempted Workload again at once. Otherwise, Kueue reads
+    /// the reason in the condition `Requeued` and decides when to queue the Workload again.
     fn release(&self, name: &str, reason: &str) {
         let conditions = [
             condition("QuotaReserved", "False", "Pending"),

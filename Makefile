@@ -94,8 +94,8 @@ test-kubernetes: build ## tests operator, kubectl plugin and chart with a Kubern
 	@# Many tests wait, so the test threads outnumber the cores. The tests of queues have a process of their own, because
 	@# the clusters that tests share run until the process ends.
 	export STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) STAGECOACH_NEXT_VERSION=$(NEXT_VERSION); \
-		cargo test --workspace $(addprefix --test ,$(CLUSTER_TEST_BINARIES)) -- --test-threads=10 --skip queues::; \
-		cargo test --workspace --test operator -- --test-threads=10 queues::
+		cargo test --workspace $(addprefix --test ,$(CLUSTER_TEST_BINARIES)) -- --test-threads=8 --skip queues::; \
+		cargo test --workspace --test operator -- --test-threads=8 queues::
 
 test-all: test test-slow test-kubernetes datasets ## runs test, test-slow, test-kubernetes and datasets, which need no root
 

@@ -113,11 +113,11 @@ impl Step {
             network_bytes_per_second: network,
         };
         // gradients and weights are fp32
-        let of_chunk = |chunk| {
+        let transfer_seconds = |chunk| {
             let bytes: u64 = partition.modules_of(cost, chunk).map(|module| module.parameter_bytes).sum();
             links.seconds(STAGES, replicas, bytes as f64)
         };
-        let by_chunk: Vec<f64> = (0..partition.layers.len()).map(of_chunk).collect();
+        let by_chunk: Vec<f64> = (0..partition.layers.len()).map(transfer_seconds).collect();
         let costs = Costs {
             exchange_seconds: agreement,
             reduce_seconds: by_chunk.clone(),
@@ -149,12 +149,12 @@ fn measured_cost(folder: &Path) -> ModelCost {
     let file = printed.lines().find_map(|line| line.strip_prefix("wrote ")).expect("the profile's file");
     let profile: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
     let module = |name: &str, seconds: &Value, parameters: usize| {
-        let of = |kind: &str| seconds[kind].as_f64().expect(kind);
+        let pass_seconds = |kind: &str| seconds[kind].as_f64().expect(kind);
         ModuleCost {
             name: name.into(),
-            forward: of("forward"),
-            backward_input: of("backwardInput"),
-            backward_weight: of("backwardWeight"),
+            forward: pass_seconds("forward"),
+            backward_input: pass_seconds("backwardInput"),
+            backward_weight: pass_seconds("backwardWeight"),
             parameter_bytes: 4 * parameters as u64,
             ..ModuleCost::default()
         }

@@ -281,13 +281,16 @@ mod tests {
             message: Some("no place".into()),
             ..LastFailureStatus::default()
         };
-        let of = |exit_code| ended("small-audit-x", failure(exit_code));
-        assert_eq!((of(Some(74)).exit_code, of(None).exit_code, of(Some(0)).exit_code), (74, 1, 1));
+        let ended_with = |exit_code| ended("small-audit-x", failure(exit_code));
+        assert_eq!(
+            (ended_with(Some(74)).exit_code, ended_with(None).exit_code, ended_with(Some(0)).exit_code),
+            (74, 1, 1)
+        );
         let reported =
             ended("small-audit-x", LastFailureStatus { log_tail: Some("differs".into()), ..failure(Some(74)) });
         assert_eq!(reported.to_string(), "stagecoach ended with exit code 74 in the pod of job small-audit-x");
-        let killed = of(Some(137)).to_string();
+        let killed = ended_with(Some(137)).to_string();
         assert_eq!(killed, "the pod of job small-audit-x ended with exit code 137: Unschedulable: no place");
-        assert_eq!(of(None).to_string(), "job small-audit-x failed: Unschedulable: no place");
+        assert_eq!(ended_with(None).to_string(), "job small-audit-x failed: Unschedulable: no place");
     }
 }

@@ -38,9 +38,9 @@ pub(crate) fn measure() -> Value {
             seconds.push((processor_seconds(server) - before) / JOBS as f64);
         }
     }
-    let [ours, theirs] = kinds.map(|(system, seconds)| {
+    let [stagecoach, job_set] = kinds.map(|(system, seconds)| {
         line(system.name, format!("{:.2} ms", median(&seconds) * 1e3), "processor time a job");
         seconds
     });
-    json!({"stagecoachCpuSeconds": ours, "jobSetCpuSeconds": theirs})
+    json!({"stagecoachCpuSeconds": stagecoach, "jobSetCpuSeconds": job_set})
 }

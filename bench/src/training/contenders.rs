@@ -192,9 +192,9 @@ pub(super) fn comparisons() -> Vec<Comparison> {
         }
     }
     for (schedule, ranks, chunks) in OTHER_SCHEDULES {
-        let [own, theirs] =
+        let [own, torch] =
             [Framework::Stagecoach, EAGER].map(|trainer| pipelined(&EIGHT_LAYERS, trainer, schedule, ranks, chunks));
-        all.push(compare(&format!("{schedule}, p={ranks}"), &own, &theirs, Figure::StepSeconds, 1.0 / 1.3));
+        all.push(compare(&format!("{schedule}, p={ranks}"), &own, &torch, Figure::StepSeconds, 1.0 / 1.3));
     }
     let recipe = [Framework::Stagecoach, RECIPE].map(|trainer| pipelined(&TWELVE_LAYERS, trainer, "GPipe", 3, 1));
     all.push(compare("the recipe of 12 layers", &recipe[0], &recipe[1], Figure::StepSeconds, 1.0 / 1.5));

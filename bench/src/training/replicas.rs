@@ -6,12 +6,12 @@ use super::contenders::{Comparison, EAGER, Figure, compare, replicated, single};
 
 /// Returns all contenders, in the order in which the first round of the benchmark runs them.
 pub(super) fn contenders() -> Vec<Contender> {
-    let of = |trainer| {
+    let by_trainer = |trainer| {
         let alone = Contender { is_checked: true, ..single(trainer, 1, false) };
         [alone, replicated(trainer, 1, 2), replicated(trainer, 2, 2)]
     };
-    let pairs = of(EAGER).into_iter().zip(of(Framework::Stagecoach));
-    pairs.flat_map(|(theirs, own)| [theirs, own]).collect()
+    let pairs = by_trainer(EAGER).into_iter().zip(by_trainer(Framework::Stagecoach));
+    pairs.flat_map(|(torch, own)| [torch, own]).collect()
 }
 
 /// Returns the ratios that are reported, with their goals.

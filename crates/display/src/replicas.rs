@@ -51,9 +51,12 @@ mod tests {
 
     #[test]
     fn only_missing_replicas_are_reported() {
-        let of = |training| Replicas::of(Mesh { stages: 2, data_parallel: 3 }, training).unwrap();
-        assert_eq!(of(2).missing().as_deref(), Some("training with 2 of 3 replicas until the missing replicas return"));
-        assert_eq!((of(0).missing(), of(3).missing()), (None, None));
+        let training_with = |training| Replicas::of(Mesh { stages: 2, data_parallel: 3 }, training).unwrap();
+        assert_eq!(
+            training_with(2).missing().as_deref(),
+            Some("training with 2 of 3 replicas until the missing replicas return")
+        );
+        assert_eq!((training_with(0).missing(), training_with(3).missing()), (None, None));
         assert_eq!(Replicas::of(Mesh::pipeline(3), 1), None);
     }
 }

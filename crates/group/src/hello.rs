@@ -84,8 +84,8 @@ impl Roster {
     /// Returns the incarnations by global rank; `None` for a rank that is not in the group.
     pub fn incarnations(&self) -> Vec<Option<u32>> {
         let world_size = self.members.first().map_or(0, |hello| hello.world_size);
-        let of = |rank| self.group_rank(rank).map(|group_rank| self.members[group_rank].incarnation);
-        (0..world_size).map(of).collect()
+        let incarnation = |rank| self.group_rank(rank).map(|group_rank| self.members[group_rank].incarnation);
+        (0..world_size).map(incarnation).collect()
     }
 
     /// Returns the global ranks by group rank. The leader is the first.

@@ -158,17 +158,17 @@ fn log_of(folder: &JobFolder, failure: &AttemptFailure) -> Option<ProcessLog> {
 /// that has a log.
 fn successor_of(folder: &JobFolder, failure: &AttemptFailure) -> Option<Successor> {
     let rank = failure.rank?;
-    let of_process = |incarnation| start_line(failure.attempt, incarnation);
-    let of_spare = |incarnation| place_line(failure.attempt, InstanceId { rank, incarnation });
+    let start_of_process = |incarnation| start_line(failure.attempt, incarnation);
+    let promotion_of_spare = |incarnation| place_line(failure.attempt, InstanceId { rank, incarnation });
     let mut found = Vec::new();
     let mut add = |path: &Path, line_of: &dyn Fn(u32) -> String, successor: Successor| {
         let text = tail(path).unwrap_or_default();
         let incarnations = text.lines().filter_map(|line| incarnation_of(line, line_of));
         found.extend(incarnations.filter(|later| *later > failure.incarnation).map(|later| (later, successor)));
     };
-    add(&folder.log(&format!("stage-{rank}")), &of_process, Successor::Restarted);
+    add(&folder.log(&format!("stage-{rank}")), &start_of_process, Successor::Restarted);
     for (number, path) in spare_logs(folder) {
-        add(&path, &of_spare, Successor::Spare(number));
+        add(&path, &promotion_of_spare, Successor::Spare(number));
     }
     found.into_iter().min_by_key(|(incarnation, _)| *incarnation).map(|(_, successor)| successor)
 }

@@ -131,8 +131,8 @@ impl LauncherState {
 
 /// Whether both failures describe the end of the same process. They may differ in details, such as the time.
 pub(super) fn is_same_failure(failure: &AttemptFailure, other: &AttemptFailure) -> bool {
-    let of = |failure: &AttemptFailure| (failure.attempt, failure.rank, failure.incarnation);
-    of(failure) == of(other)
+    let process = |failure: &AttemptFailure| (failure.attempt, failure.rank, failure.incarnation);
+    process(failure) == process(other)
 }
 
 /// Changes the stored state for a new run. No stage of the stored attempt runs, since stages die with their launcher

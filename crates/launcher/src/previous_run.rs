@@ -74,9 +74,9 @@ mod tests {
 
     #[test]
     fn the_patience_is_that_of_the_held_out_part() {
-        let of = |evaluation| patience(&job(&[("data.evaluation", evaluation)]).spec);
-        assert_eq!(of("{everySteps: 10, patience: 3}"), Some(3));
-        assert_eq!((of("{everySteps: 10}"), of("null")), (None, None));
+        let patience_with = |evaluation| patience(&job(&[("data.evaluation", evaluation)]).spec);
+        assert_eq!(patience_with("{everySteps: 10, patience: 3}"), Some(3));
+        assert_eq!((patience_with("{everySteps: 10}"), patience_with("null")), (None, None));
     }
 
     #[test]

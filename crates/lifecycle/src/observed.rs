@@ -179,10 +179,10 @@ impl Observed {
     /// other replicas wait for resources without a deadline.
     pub(crate) fn has_scheduled_enough_replicas(&self) -> bool {
         let runs = |rank| {
-            let is_it = |instance: &StageInstance| {
+            let is_scheduled = |instance: &StageInstance| {
                 instance.rank == rank && matches!(instance.state, InstanceState::Starting | InstanceState::Ready)
             };
-            self.current_instances().any(is_it)
+            self.current_instances().any(is_scheduled)
         };
         let mesh = self.state.attempt.mesh;
         self.policy.is_elastic && mesh.complete_replicas(runs) >= self.policy.min_data_parallel.min(mesh.data_parallel)

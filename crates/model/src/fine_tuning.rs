@@ -129,13 +129,13 @@ impl Architecture for FineTunedModel {
     /// group.
     fn weight_specs(&self, part: &ModelPart) -> Vec<ParameterSpec> {
         let specs = self.model.weight_specs(part);
-        let of_group = |group: &[ParameterSpec]| {
+        let with_adapters = |group: &[ParameterSpec]| {
             let adapters: Vec<ParameterSpec> =
                 group.iter().filter_map(|spec| self.method.adapter(spec)).flatten().collect();
             let with_roles = |spec: &ParameterSpec| ParameterSpec { role: self.method.role(spec), ..spec.clone() };
             group.iter().map(with_roles).chain(adapters).collect::<Vec<_>>()
         };
-        specs.chunk_by(|_, next| next.adjacent_to_previous).flat_map(of_group).collect()
+        specs.chunk_by(|_, next| next.adjacent_to_previous).flat_map(with_adapters).collect()
     }
 
     fn build_layers(&self, part: &ModelPart, parameters: &Parameters) -> Vec<Rc<dyn Layer>> {
@@ -241,14 +241,14 @@ fn weight_gradient_elements(specs: &[ParameterSpec]) -> u64 {
     let ranks: i64 = adapter_matrices.clone().map(|spec| spec.shape[0].min(spec.shape[1])).sum();
     let adapted: BTreeSet<&str> = adapter_matrices.filter_map(|spec| adapted_module(&spec.name)).collect();
     let model_specs: Vec<&ParameterSpec> = matrices.into_iter().filter(|spec| spec.is_model_weight()).collect();
-    let of_group = |group: &[&ParameterSpec]| {
+    let kept_columns = |group: &[&ParameterSpec]| {
         let is_kept = |spec: &&&ParameterSpec| {
             spec.is_trained() || spec.name.strip_suffix(".weight").is_some_and(|module| adapted.contains(module))
         };
         let outputs: i64 = group.iter().filter(is_kept).map(|spec| spec.shape[0]).sum();
         if outputs == 0 { 0 } else { outputs + group[0].shape[1] }
     };
-    (model_specs.chunk_by(|_, next| next.adjacent_to_previous).map(of_group).sum::<i64>() + ranks) as u64
+    (model_specs.chunk_by(|_, next| next.adjacent_to_previous).map(kept_columns).sum::<i64>() + ranks) as u64
 }
 
 /// Returns the temporary elements per token while an adapter adds its output: a copy of the outputs to which the

@@ -121,12 +121,12 @@ impl Costs {
             sums.get(&(chunk, kind)).map_or(0.0, |(seconds, count)| seconds / *count as f64)
         };
         let chunk = |chunk: usize| {
-            let of = |kind| mean(Some(chunk), kind);
-            let full_backward = of("B");
+            let mean_seconds = |kind| mean(Some(chunk), kind);
+            let full_backward = mean_seconds("B");
             ChunkCosts {
-                forward_seconds: of("F"),
-                backward_input_seconds: of("I") + full_backward / 2.0,
-                backward_weight_seconds: of("W") + full_backward / 2.0,
+                forward_seconds: mean_seconds("F"),
+                backward_input_seconds: mean_seconds("I") + full_backward / 2.0,
+                backward_weight_seconds: mean_seconds("W") + full_backward / 2.0,
                 ..ChunkCosts::default()
             }
         };

@@ -191,11 +191,11 @@ pub(super) mod tests {
                 },
             },
         });
-        let of = |set: &[(&str, &str)], recorded: &Value| {
+        let resumed_identity = |set: &[(&str, &str)], recorded: &Value| {
             config(set).resuming(recorded).unwrap().identity_of(&prepared(), Some(&[12648]), Vec::new())
         };
-        assert_eq!(of(&[], &identity), identity);
-        assert_eq!(of(&[("training.gradientBlocks", "1")], &identity), identity);
+        assert_eq!(resumed_identity(&[], &identity), identity);
+        assert_eq!(resumed_identity(&[("training.gradientBlocks", "1")], &identity), identity);
         identity["training"]["gradientClipNorm"] = Value::Null;
         identity["training"]["learningRate"]["decaySteps"] = 500.into();
         identity["data"]["evaluation"] = json!({"maxSequences": 7});
@@ -208,7 +208,7 @@ pub(super) mod tests {
             ("training.learningRate.decaySteps", "500"),
             ("checkpoint.initFrom.path", "older"),
         ];
-        assert_eq!(of(&other, &identity), identity);
+        assert_eq!(resumed_identity(&other, &identity), identity);
     }
 
     /// A branch that moves names another model, so the identity changes. A job may name the commit instead of the

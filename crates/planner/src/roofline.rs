@@ -201,11 +201,13 @@ mod tests {
         let counted = flops - attention + attention * 3.0 / 3.5;
         assert!((counted / roofline.step_flops - 1.0).abs() < 1e-9, "{counted} of {}", roofline.step_flops);
         let seconds: f64 = all.iter().map(|cost| cost.seconds).sum();
-        let of = |times: &ModuleSeconds| times.forward + times.backward_input + times.backward_weight;
+        let total = |times: &ModuleSeconds| times.forward + times.backward_input + times.backward_weight;
         let Profile { embedding, layer, head, .. } = &roofline.profile;
-        let modules = of(embedding) + layers * of(&layer["None"]) + of(head);
+        let modules = total(embedding) + layers * total(&layer["None"]) + total(head);
         assert!((microbatches * modules / seconds - 1.0).abs() < 1e-9);
-        assert!(of(&layer["None"]) < of(&layer["Selective"]) && of(&layer["Selective"]) < of(&layer["Full"]));
+        assert!(
+            total(&layer["None"]) < total(&layer["Selective"]) && total(&layer["Selective"]) < total(&layer["Full"])
+        );
     }
 
     #[test]

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bisection_finds_the_first_parted_step() {
+    fn bisection_finds_the_first_step_that_differs() {
         let steps: Vec<u64> = (1..=100).map(|n| 10 * n).collect();
         for parted in [1, 10, 11, 500, 999, 1000, 1001] {
             let mut asked = 0;

@@ -64,8 +64,8 @@ impl WorkloadCache {
 
     /// Returns the Workloads of a job; `None` before the first list.
     pub(crate) fn listed(&self, job: &JobReference, prebuilt: Option<&str>) -> Option<Vec<Arc<Workload>>> {
-        let of_job = |watch: &mut Watch| watch.has_listed.then(|| watch.of(job, prebuilt));
-        self.watches.with_watch_of(&job.namespace, of_job).flatten()
+        let workloads_of_job = |watch: &mut Watch| watch.has_listed.then(|| watch.of(job, prebuilt));
+        self.watches.with_watch_of(&job.namespace, workloads_of_job).flatten()
     }
 }
 

@@ -204,17 +204,17 @@ mod tests {
 
     #[test]
     fn a_group_follows_a_failure_if_another_takes_part_instead_of_the_stage_that_failed() {
-        let of = |incarnations: &[u32]| GroupStatus {
+        let group = |incarnations: &[u32]| GroupStatus {
             incarnations: incarnations.iter().copied().map(Some).collect(),
             ..GroupStatus::default()
         };
         let failed = AttemptFailure { incarnation: 1, ..failure() };
-        assert!(!follows(3, &of(&[9, 1]), &failed));
-        assert!(follows(3, &of(&[0, 2]), &failed));
-        assert!(follows(4, &of(&[0, 0]), &failed));
+        assert!(!follows(3, &group(&[9, 1]), &failed));
+        assert!(follows(3, &group(&[0, 2]), &failed));
+        assert!(follows(4, &group(&[0, 0]), &failed));
         // a trainer that does not report the incarnations of its group
-        assert!(!follows(3, &of(&[]), &failed));
-        assert!(!follows(3, &of(&[0, 2]), &AttemptFailure { rank: None, ..failed }));
+        assert!(!follows(3, &group(&[]), &failed));
+        assert!(!follows(3, &group(&[0, 2]), &AttemptFailure { rank: None, ..failed }));
     }
 
     /// If a spare replaces the lost stage, the group may train before the operator observes the loss.

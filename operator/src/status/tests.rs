@@ -109,12 +109,12 @@ fn a_job_that_ended_early_is_complete_and_says_why() {
 
 #[test]
 fn an_exited_pod_raises_the_step_while_another_stage_answers() {
-    let of = |step: u64, loss: f64| {
+    let trained = |step: u64, loss: f64| {
         let loss = Some(FloatString(loss));
         ProgressStatus { step, loss, ..ProgressStatus::default() }
     };
-    let pods = pods(vec![ended_pod(0, Some(of(7, 2.5)))]);
-    let status = StageStatus { attempt: 1, progress: of(5, 3.5), ..StageStatus::default() };
+    let pods = pods(vec![ended_pod(0, Some(trained(7, 2.5)))]);
+    let status = StageStatus { attempt: 1, progress: trained(5, 3.5), ..StageStatus::default() };
     let polled = PolledStatus { status, changed_at: NOW, polled_at: NOW, is_reachable: true };
     let current = |polled| progress(None, polled, &pods, 1).map(|now| (now.step, now.loss));
     assert_eq!(current(Some(&polled)), Some((7, Some(FloatString(3.5)))));

@@ -16,8 +16,8 @@ fn the_node_of_a_stage_that_computed_wrong_is_kept_out_of_the_next_attempts() {
     cluster.create("miscalculated", json!({"training": {"audit": {"everySteps": 10, "onDifference": "Restart"}}}));
     cluster.wait_running("miscalculated", 1);
     let nodes = |attempt: &str| -> Vec<String> {
-        let of_attempt = |pod: &Value| pod["metadata"]["labels"]["stagecoach.dev/attempt"] == attempt;
-        let pods = cluster.pods("miscalculated").into_iter().filter(of_attempt);
+        let is_of_attempt = |pod: &Value| pod["metadata"]["labels"]["stagecoach.dev/attempt"] == attempt;
+        let pods = cluster.pods("miscalculated").into_iter().filter(is_of_attempt);
         pods.map(|pod| pod["spec"]["nodeName"].as_str().unwrap().to_owned()).collect()
     };
     let pods = cluster.pods("miscalculated");

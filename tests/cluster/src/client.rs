@@ -11,6 +11,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
+/// The time limit of a request. It suffices on a machine that many tests keep busy, and lets a test that has lost a
+/// connection send its request again.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// A client for the API server that sends and receives JSON, for tests that are not async. Paths are those of the API,
 /// such as `/api/v1/namespaces/default/pods/a`.
 pub struct Client {
@@ -60,7 +64,7 @@ impl Client {
         Client { runtime, client }
     }
 
-    /// Sends one request, and waits at most 10 s for the answer.
+    /// Sends one request, and waits at most a minute for the answer.
     ///
     /// # Errors
     /// If the API server refuses the request or does not answer.
@@ -158,11 +162,11 @@ impl Client {
         let request =
             http::Request::builder().method(method).uri(path).header("Content-Type", kind).body(body).unwrap();
         self.runtime.block_on(async {
-            match tokio::time::timeout(Duration::from_secs(10), self.client.request_text(request)).await {
+            match tokio::time::timeout(ANSWER_TIMEOUT, self.client.request_text(request)).await {
                 // some answers are text, such as a log or the "ok" of a healthy server
                 Ok(answer) => Ok(answer.map(|text| serde_json::from_str(&text).unwrap_or(Value::String(text)))?),
                 Err(_) => {
-                    let message = "the API server did not answer within 10 s".into();
+                    let message = format!("the API server did not answer within {ANSWER_TIMEOUT:?}");
                     Err(ApiRefusal { code: 0, reason: "NoAnswer".into(), message })
                 }
             }

@@ -198,12 +198,12 @@ fn share_a_gpu(socket: &mut UnixStream) -> bool {
         let mut bytes = vec![0; length];
         socket.read_exact(&mut bytes).map(|()| bytes)
     };
-    let theirs = sent.and_then(|()| read(8)).and_then(|greeting| {
+    let answer = sent.and_then(|()| read(8)).and_then(|greeting| {
         let length = u32::from_le_bytes(greeting[4..].try_into().unwrap()) as usize;
         Ok((greeting[..4] == std::process::id().to_le_bytes(), read(length)?))
     });
     // if the other process has ended, the first message reports the error
-    theirs.is_ok_and(|(is_this_process, theirs)| !is_this_process && theirs == own.as_bytes())
+    answer.is_ok_and(|(is_this_process, peer)| !is_this_process && peer == own.as_bytes())
 }
 
 #[unsafe(no_mangle)]

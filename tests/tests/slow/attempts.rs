@@ -34,7 +34,7 @@ struct AttemptCase {
     rank: usize,
     when: When,
     /// Whether the newer group belongs to a job that was deleted and created again on the same PersistentVolumeClaim.
-    anew: bool,
+    is_recreated: bool,
 }
 
 impl AttemptCase {
@@ -104,11 +104,11 @@ fn checkpoints(folder: &Path) -> BTreeMap<String, u64> {
 /// Returns the files of all committed checkpoints. Excludes the probe, a folder that a starting group writes beside the
 /// checkpoints and then removes.
 fn checkpoint_files(folder: &Path) -> BTreeMap<String, blake3::Hash> {
-    let of = |name: String| {
+    let files_of_checkpoint = |name: String| {
         let files = files(&folder.join("checkpoints").join(&name));
         files.into_iter().map(move |(path, hash)| (format!("{name}/{path}"), hash))
     };
-    checkpoints(folder).into_keys().flat_map(of).collect()
+    checkpoints(folder).into_keys().flat_map(files_of_checkpoint).collect()
 }
 
 fn fences(folder: &Path) -> BTreeSet<String> {
@@ -185,7 +185,7 @@ fn met(case: AttemptCase) {
     let older_fence = fences(&folder);
     // unless the case waits for the newer group's end, that group must still train when the older group continues
     let newer_job = if case.ends() { job(1000) } else { job(1000).ending_after(saved(&folder) + 40) };
-    let mut newer = Group::start(workspace, &newer_job, if case.anew { "b" } else { "a" }, NEWER);
+    let mut newer = Group::start(workspace, &newer_job, if case.is_recreated { "b" } else { "a" }, NEWER);
     match case.when {
         When::Fenced => until("the newer fence", || {
             let held = fences(&folder);
@@ -251,7 +251,7 @@ fn report(case: AttemptCase, ended: &[Ended]) {
 /// Runs the cases, one after the other.
 fn all(cases: &[(Phase, usize, When)]) {
     for (at, &(phase, rank, when)) in cases.iter().enumerate() {
-        met(AttemptCase { phase, rank, when, anew: at % 2 == 1 });
+        met(AttemptCase { phase, rank, when, is_recreated: at % 2 == 1 });
     }
 }
 
@@ -322,7 +322,7 @@ fn stopped_in_its_last_save() {
 
 #[test]
 fn a_result_reported_late_changes_nothing() {
-    let case = AttemptCase { phase: Phase::Finish, rank: 0, when: When::Done, anew: true };
+    let case = AttemptCase { phase: Phase::Finish, rank: 0, when: When::Done, is_recreated: true };
     let mut older = caught(case);
     let (workspace, folder) = (older.workspace.path(), older.folder());
     // a user creates the job again with more steps, and the new group commits all of the older group's steps

@@ -85,12 +85,13 @@ fn change_result(job: &Path, change: impl FnOnce(&mut Value)) {
 
 /// Flips a bit of a tensor whose name ends with `suffix`, and sets all hashes to those of the new bytes.
 pub fn flip(job: &Path, step: u64, suffix: &str, draws: &mut corpus::Draws) {
-    let of_kind = |name: &str| match suffix {
+    let is_wanted = |name: &str| match suffix {
         "" => !name.contains(".exp_avg"),
         suffix => name.ends_with(suffix),
     };
     change_manifest(job, step, |manifest| {
-        let names: Vec<usize> = (0..manifest.tensors.len()).filter(|at| of_kind(&manifest.tensors[*at].name)).collect();
+        let names: Vec<usize> =
+            (0..manifest.tensors.len()).filter(|at| is_wanted(&manifest.tensors[*at].name)).collect();
         let tensor = &mut manifest.tensors[names[draws.below(names.len() as u64) as usize]];
         let path = job.join(format!("checkpoints/step-{step:08}/{}", tensor.file));
         let mut bytes = std::fs::read(&path).unwrap();

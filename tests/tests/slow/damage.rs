@@ -225,7 +225,7 @@ fn checkpoints_that_cannot_be_reached_are_no_fresh_start() {
 }
 
 #[test]
-fn a_damaged_checkpoint_that_cannot_be_set_aside_stays() {
+fn a_damaged_checkpoint_that_cannot_be_quarantined_stays() {
     let fixture = fixture();
     let folder = fixture.with_leftovers("aside");
     fs::write(folder.join("damaged"), "in the way").unwrap();

@@ -226,13 +226,13 @@ fn a_checkpoint_has_the_files_of_its_source() {
         ("chat_template.jinja", "{{ messages }}"),
     ];
     files.iter().for_each(|(name, text)| std::fs::write(path.join("source").join(name), text).unwrap());
-    let of_source = |job: &TestJob, tokenizer: &str| {
+    let from_source = |job: &TestJob, tokenizer: &str| {
         yaml(job, &pretrained("source")).replace("{path: tiny/tokenizer.json}", tokenizer)
     };
     // another job with the same tokenizer.json has filled the token cache before the job under test starts
     run(path, &job("plain"), &yaml(&job("plain"), &pretrained("tiny"))).hashes();
     let kept = job("kept");
-    run(path, &kept, &of_source(&kept, "{path: source/tokenizer.json}")).hashes();
+    run(path, &kept, &from_source(&kept, "{path: source/tokenizer.json}")).hashes();
     let checkpoint = path.join("kept").join(LAST);
     for (name, text) in files {
         assert_eq!(std::fs::read_to_string(checkpoint.join(name)).unwrap(), text, "{name}");
@@ -241,7 +241,7 @@ fn a_checkpoint_has_the_files_of_its_source() {
     assert_eq!((&config["torch_dtype"], &config["eos_token_id"]), (&json!("bfloat16"), &json!([1, 5])));
 
     // a job resumes even if its source no longer exists
-    let of_job = |steps: u64| {
+    let trained_config = |steps: u64| {
         let job = TestJob { name: "onward".into(), steps, decay_steps: Some(20), ..job("") };
         let extra = job.extra.replace("everySteps: 4", "everySteps: 4, initFrom: {path: kept}");
         let job = TestJob { extra, ..job };
@@ -249,29 +249,26 @@ fn a_checkpoint_has_the_files_of_its_source() {
         run(path, &job, &written).hashes();
         read_json(&path.join(format!("onward/checkpoints/step-{steps:08}/generation_config.json")))
     };
-    let begun = of_job(20);
+    let begun = trained_config(20);
     std::fs::remove_dir_all(path.join("kept")).unwrap();
-    assert_eq!(of_job(24), begun);
+    assert_eq!(trained_config(24), begun);
 
     // the special tokens that the job's spec names replace those of the source in every file
     let named = job("named");
-    run(path, &named, &of_source(&named, "{path: source/tokenizer.json, eos: '[PAD]', pad: '[EOT]'}")).hashes();
-    let of_checkpoint = |name: &str| read_json(&path.join("named").join(LAST).join(name));
-    let config = of_checkpoint("config.json");
+    run(path, &named, &from_source(&named, "{path: source/tokenizer.json, eos: '[PAD]', pad: '[EOT]'}")).hashes();
+    let exported = |name: &str| read_json(&path.join("named").join(LAST).join(name));
+    let config = exported("config.json");
     assert_eq!(
         (&config["eos_token_id"], &config["pad_token_id"], &config["bos_token_id"]),
         (&json!(2), &json!(1), &json!(0))
     );
-    assert_eq!(
-        of_checkpoint("generation_config.json"),
-        json!({"eos_token_id": 2, "pad_token_id": 1, "temperature": 0.6})
-    );
-    assert_eq!(of_checkpoint("tokenizer_config.json")["eos_token"], "[PAD]");
-    let other = of_source(&named, "{path: source/tokenizer.json, eos: '[EOT]', pad: '[EOT]'}");
+    assert_eq!(exported("generation_config.json"), json!({"eos_token_id": 2, "pad_token_id": 1, "temperature": 0.6}));
+    assert_eq!(exported("tokenizer_config.json")["eos_token"], "[PAD]");
+    let other = from_source(&named, "{path: source/tokenizer.json, eos: '[EOT]', pad: '[EOT]'}");
     let refused = run(path, &named, &other.replace("steps: 20", "steps: 24"));
     assert_eq!(refused.status.code(), Some(78), "{}", refused.stderr);
     says(&refused, "spec.data.tokenizer.file.eos was \"[PAD]\", now \"[EOT]\"");
-    let refused = run(path, &job("lacks"), &of_source(&job("lacks"), "{path: source/tokenizer.json, eos: <end>}"));
+    let refused = run(path, &job("lacks"), &from_source(&job("lacks"), "{path: source/tokenizer.json, eos: <end>}"));
     assert_eq!(refused.status.code(), Some(78), "{}", refused.stderr);
     says(
         &refused,

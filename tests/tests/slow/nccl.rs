@@ -166,13 +166,14 @@ fn a_timeline_is_that_of_the_device() {
         let spans: Vec<(f64, f64)> = serde_json::from_value(stage["seconds"].clone()).unwrap();
         assert_eq!(actions.len(), spans.len());
         let is_of_replicas = |name: &str| name.contains("GATHER") || name.ends_with("REDUCE");
-        let (theirs, own): (Vec<_>, Vec<_>) = actions.iter().zip(&spans).partition(|(name, _)| is_of_replicas(name));
+        let (of_replicas, own): (Vec<_>, Vec<_>) =
+            actions.iter().zip(&spans).partition(|(name, _)| is_of_replicas(name));
         let own: Vec<f64> = own.into_iter().flat_map(|(_, (begin, end))| [*begin, *end]).collect();
         assert!(own.is_sorted(), "{stage}");
         // an action between replicas takes time, except a GATHER of weights, which may have ended before the step
         // started
         let takes_time = |(name, (begin, end)): &(&&str, &(f64, f64))| begin < end || name.contains("GATHER");
-        assert!(theirs.len() >= 2 && theirs.iter().all(takes_time), "{stage}");
+        assert!(of_replicas.len() >= 2 && of_replicas.iter().all(takes_time), "{stage}");
     }
 }
 

@@ -210,9 +210,9 @@ fn a_copied_checkpoint_replays_beside_its_corpus() {
 #[test]
 fn steps_that_were_added_replay_with_their_own_decay() {
     let workspace = corpus::workspace();
-    let of = |steps, decay_steps| TestJob { decay_steps, ..job(steps) };
-    Launched::start(workspace.path(), &of(20, None), &[]).finish(workspace.path()).hashes();
-    Launched::start(workspace.path(), &of(40, Some(40)), &[]).finish(workspace.path()).hashes();
+    let with_decay = |steps, decay_steps| TestJob { decay_steps, ..job(steps) };
+    Launched::start(workspace.path(), &with_decay(20, None), &[]).finish(workspace.path()).hashes();
+    Launched::start(workspace.path(), &with_decay(40, Some(40)), &[]).finish(workspace.path()).hashes();
     let folder = workspace.path().join("small");
     for step in ["7", "13", "24", "33"] {
         let (code, printed) = run(&["replay", text(&folder), "--step", step]);

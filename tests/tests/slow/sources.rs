@@ -131,8 +131,8 @@ fn each_source_has_its_own_loss() {
         let record: serde_json::Value = serde_json::from_str(line).unwrap();
         let loss = record["loss"].as_f64().unwrap();
         let losses = record["sourceLosses"].as_object().unwrap();
-        let of = |name: &str| losses.get(name).and_then(serde_json::Value::as_f64);
-        match (step, of("other"), of("small")) {
+        let loss_of_source = |name: &str| losses.get(name).and_then(serde_json::Value::as_f64);
+        match (step, loss_of_source("other"), loss_of_source("small")) {
             (1..=3, Some(alone), None) | (4..=6, None, Some(alone)) => assert!((alone - loss).abs() < 1e-6, "{record}"),
             (7.., Some(other), Some(small)) => {
                 assert!(other.min(small) < loss && loss < other.max(small) && other != small, "{record}");

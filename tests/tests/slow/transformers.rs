@@ -28,14 +28,14 @@ fn python(arguments: &[&str]) -> String {
 /// Returns the texts.
 fn continue_alike(folder: &Path) -> Vec<String> {
     let model = folder.display().to_string();
-    let theirs = python(&[&["continue", &model, TOKENS], &PROMPTS[..]].concat());
-    let theirs: Vec<String> = serde_json::from_str(&theirs).unwrap();
+    let expected = python(&[&["continue", &model, TOKENS], &PROMPTS[..]].concat());
+    let expected: Vec<String> = serde_json::from_str(&expected).unwrap();
     let ours = PROMPTS.map(|prompt| {
         let generate = ["generate", &model, "--prompt", prompt, "--max-tokens", TOKENS, "--temperature", "0"];
         text(Command::new(stagecoach()).args(generate))
     });
-    let theirs: Vec<&str> = theirs.iter().map(|text| text.trim()).collect();
-    assert_eq!(ours.to_vec(), theirs, "{model}");
+    let expected: Vec<&str> = expected.iter().map(|text| text.trim()).collect();
+    assert_eq!(ours.to_vec(), expected, "{model}");
     let longest = ours.iter().zip(PROMPTS).map(|(text, prompt)| text.len() - prompt.len()).max();
     assert!(longest > Some(10), "{ours:?}");
     ours.to_vec()
@@ -77,9 +77,9 @@ fn peft_opens_the_adapters_of_this_trainer() {
         let after = continue_alike(Path::new(&merged));
         assert_ne!(after, before, "{model_type}: training changed nothing");
         let arguments = ["adapter", &written.display().to_string(), &adapter, TOKENS];
-        let theirs: Vec<String> = serde_json::from_str(&python(&[&arguments, &PROMPTS[..]].concat())).unwrap();
-        let theirs: Vec<&str> = theirs.iter().map(|text| text.trim()).collect();
-        assert_eq!(after, theirs, "{model_type} with PEFT's adapter");
+        let expected: Vec<String> = serde_json::from_str(&python(&[&arguments, &PROMPTS[..]].concat())).unwrap();
+        let expected: Vec<&str> = expected.iter().map(|text| text.trim()).collect();
+        assert_eq!(after, expected, "{model_type} with PEFT's adapter");
         let generate = ["generate", &folder, "--prompt", PROMPTS[0], "--max-tokens", TOKENS, "--temperature", "0"];
         assert_eq!(text(Command::new(stagecoach()).args(generate)), after[0], "{model_type} from the job");
     }

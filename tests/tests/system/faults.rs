@@ -112,7 +112,7 @@ fn two_killed_at_once_are_replaced_and_the_third_stays() {
 }
 
 #[test]
-fn without_time_to_form_again_a_killed_stage_takes_the_group_with_it() {
+fn without_time_to_regroup_a_killed_stage_takes_the_group_with_it() {
     for rank in 0..3 {
         let workspace = corpus::workspace();
         let extra = job().extra.replace("restart: {", "restart: {reformTimeoutSeconds: 0, ");

@@ -46,11 +46,12 @@ fn no_layout_changes_a_bit() {
         let case = reference.case(name);
         let steps = &reference.steps(case, 4)[..3];
         for precision in [Precision::Float32, Precision::BFloat16] {
-            let of = |layers: &[usize], schedule| Setup { precision, ..setup(&reference, name, layers, schedule).0 };
-            let one = train(&of(&[2], one_f_one_b), steps);
+            let with_layers =
+                |layers: &[usize], schedule| Setup { precision, ..setup(&reference, name, layers, schedule).0 };
+            let one = train(&with_layers(&[2], one_f_one_b), steps);
             for (layers, schedule) in layouts {
                 for recompute in [Recompute::None, Recompute::Selective, Recompute::Full] {
-                    let other = train(&Setup { recompute, ..of(layers, schedule) }, steps);
+                    let other = train(&Setup { recompute, ..with_layers(layers, schedule) }, steps);
                     assert!(one == other, "{name} in {precision}, {layers:?} layers, {recompute} recomputation");
                 }
             }

@@ -152,12 +152,12 @@ pub(crate) fn long_step(offset: i64) -> StepData {
 fn the_gradient_is_the_tree_of_its_blocks() {
     for (tied, gradient_blocks) in [(false, 8), (true, 8), (false, 4), (true, 4), (false, 2), (true, 2)] {
         let whole = long_step(0);
-        let of_block = |microbatches: &[MicrobatchData]| {
+        let block_gradients = |microbatches: &[MicrobatchData]| {
             let target_count = Some(whole.own_targets());
             let part = StepData { microbatches: microbatches.to_vec(), target_count, ..whole.clone() };
             train(&setup(tied, &[2]), &[part]).gradients
         };
-        let blocks: Vec<Weights> = whole.microbatches.chunks(8 / gradient_blocks).map(of_block).collect();
+        let blocks: Vec<Weights> = whole.microbatches.chunks(8 / gradient_blocks).map(block_gradients).collect();
         let add = |a: &Weights, b: &Weights| -> Weights {
             let sum = |name: &String| a[name].iter().zip(&b[name]).map(|(a, b)| a + b).collect();
             a.keys().map(|name| (name.clone(), sum(name))).collect()

@@ -101,13 +101,13 @@ fn no_layout_changes_the_bits_of_blocks() {
             }
             assert!(one.weights != one_block.weights, "{gradient_blocks} blocks are added in another order");
             let bound = if precision == Precision::Float32 { 1e-6 } else { 2e-2 };
-            for (ours, theirs) in one.losses.iter().zip(&one_block.losses) {
-                assert!((ours - theirs).abs() <= bound * theirs, "{ours} {theirs}");
+            for (loss, expected) in one.losses.iter().zip(&one_block.losses) {
+                assert!((loss - expected).abs() <= bound * expected, "{loss} {expected}");
             }
-            for (name, theirs) in &one_block.gradients {
-                let largest = theirs.iter().fold(0.0, |most: f32, value| most.max(value.abs()));
-                let pairs = one.gradients[name].iter().zip(theirs);
-                let off = pairs.fold(0.0, |most: f32, (ours, theirs)| most.max((ours - theirs).abs()));
+            for (name, expected) in &one_block.gradients {
+                let largest = expected.iter().fold(0.0, |most: f32, value| most.max(value.abs()));
+                let pairs = one.gradients[name].iter().zip(expected);
+                let off = pairs.fold(0.0, |most: f32, (found, expected)| most.max((found - expected).abs()));
                 assert!(
                     off <= bound * largest,
                     "{gradient_blocks} blocks: the gradient of {name} is {off} off; its largest value is {largest}"

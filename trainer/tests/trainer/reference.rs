@@ -165,13 +165,13 @@ fn bf16_strays_no_further_than_pytorch_does() {
             let final_error = relative_error(&trained.weights, &expected.weights);
             let ours = [loss_error, gradient_error, final_error];
             // a loss is a single number with a random error, and PyTorch's error was measured on another processor
-            let theirs =
+            let torch =
                 [2.0 * worst(|e| e.loss_error), 1.1 * worst(|e| e.gradient_error), 1.1 * worst(|e| e.final_error)];
-            println!("{name}, {microbatches} microbatches: {ours:?}, PyTorch {theirs:?}");
+            println!("{name}, {microbatches} microbatches: {ours:?}, PyTorch {torch:?}");
             assert!(gradient_error > 1e-3, "{name}: nothing was rounded");
             assert!(
-                ours.iter().zip(theirs).all(|(&a, b)| a <= b),
-                "{name}, {microbatches}: {ours:?}, PyTorch {theirs:?}"
+                ours.iter().zip(torch).all(|(&a, b)| a <= b),
+                "{name}, {microbatches}: {ours:?}, PyTorch {torch:?}"
             );
         }
     }

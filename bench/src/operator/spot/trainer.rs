@@ -146,8 +146,8 @@ impl SimulatedTrainer {
 
 /// Returns the number of complete replicas that the pods can form.
 fn possible_replicas(ready: &[ReadyPod]) -> u32 {
-    let of_stage = |stage| ready.iter().filter(|pod| pod.stage == stage).count() as u32;
-    (0..STAGES).map(of_stage).min().unwrap_or(0)
+    let ready_pods = |stage| ready.iter().filter(|pod| pod.stage == stage).count() as u32;
+    (0..STAGES).map(ready_pods).min().unwrap_or(0)
 }
 
 #[cfg(test)]

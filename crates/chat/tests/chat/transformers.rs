@@ -179,7 +179,7 @@ fn transformers_renders_the_same() {
         Command::new(python).args(["-c", RENDER]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let rendered: Vec<String> = serde_json::from_slice(&child.wait_with_output().unwrap().stdout).unwrap();
-    for (template, (theirs, ours)) in templates.iter().zip(rendered.iter().zip(expected)) {
-        assert_eq!(theirs, ours, "{template}");
+    for (template, (by_transformers, expected)) in templates.iter().zip(rendered.iter().zip(expected)) {
+        assert_eq!(by_transformers, expected, "{template}");
     }
 }

@@ -120,7 +120,7 @@ fn a_crash_at_any_call_of_the_first_attempt() {
 }
 
 #[test]
-fn a_crash_at_any_call_while_damage_is_set_aside() {
+fn a_crash_at_any_call_while_damage_is_quarantined() {
     DAMAGED.crash_everywhere();
 }
 

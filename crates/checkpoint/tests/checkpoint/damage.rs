@@ -76,7 +76,7 @@ fn only_the_files_of_the_tensors_that_are_asked_for_are_opened() {
 }
 
 #[test]
-fn a_newer_format_version_is_set_aside() {
+fn a_newer_format_version_is_quarantined() {
     let volume = prepared();
     let newer = |bytes: &mut Vec<u8>| {
         let text = String::from_utf8(std::mem::take(bytes)).unwrap();

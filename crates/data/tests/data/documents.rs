@@ -185,9 +185,9 @@ proptest! {
         let [plan, plan_without] = [&all, &rest].map(|dataset| dataset.step_plan(7, 0, count, count.min(3)).unwrap());
         prop_assert_eq!(&plan.layouts, &plan_without.layouts);
         let left_out = |part: &DocumentPart| drawn.contains(&part.document);
-        let of = |dataset: &Dataset| dataset.document_parts(&plan);
-        let kept: Vec<DocumentPart> = of(&all).into_iter().filter(|part| !left_out(part)).collect();
-        prop_assert_eq!(of(&rest), kept);
+        let parts = |dataset: &Dataset| dataset.document_parts(&plan);
+        let kept: Vec<DocumentPart> = parts(&all).into_iter().filter(|part| !left_out(part)).collect();
+        prop_assert_eq!(parts(&rest), kept);
         let targets = |dataset: &Dataset, index| dataset.microbatch(&plan, index).targets;
         let mut counted = 0;
         for index in 0..plan.layouts.len() {

@@ -121,10 +121,10 @@ fn configurations_name_the_special_tokens() {
     // Qwen's config.json names a begin-of-text token, but its tokenizer_config.json says that there is none
     let of_chat =
         || config(json!({"bos_token": null, "eos_token": {"content": "<|im_end|>"}, "pad_token": "<|endoftext|>"}));
-    let of_model = || model(json!({"bos_token_id": 4, "eos_token_id": 6}));
-    let of_generation = || ("generation_config.json", json!({"eos_token_id": [6, 4]}));
-    assert_eq!(named(qwen(), &[of_chat(), of_model(), of_generation()]), (None, vec![6, 4], Some(4)));
-    assert_eq!(named(qwen(), &[of_model()]), (None, vec![6], None));
+    let model_config = || model(json!({"bos_token_id": 4, "eos_token_id": 6}));
+    let generation_config = || ("generation_config.json", json!({"eos_token_id": [6, 4]}));
+    assert_eq!(named(qwen(), &[of_chat(), model_config(), generation_config()]), (None, vec![6, 4], Some(4)));
+    assert_eq!(named(qwen(), &[model_config()]), (None, vec![6], None));
     // In GPT-2, one token is both begin and end. In Phi-3, `add_bos_token` turns off the begin token of documents.
     let gpt_2 = config(json!({"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}));
     assert_eq!(named(json!([special_token("<|endoftext|>", 4)]), &[gpt_2]), (None, vec![4], None));

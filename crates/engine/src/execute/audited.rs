@@ -190,15 +190,15 @@ impl Stage {
     /// Returns the weights of a chunk in a fixed order, the head's weight last.
     fn chunk_weights(&self, chunk: usize) -> Vec<ChunkWeight> {
         let has_head = self.chunks[&chunk].head.is_some();
-        let of = |weights, is_head| {
+        let accumulated = |weights, is_head| {
             self.gradients.sums.accumulators(weights).iter().map(move |(parameter, accumulator)| ChunkWeight {
                 value: self.parameters[*parameter].as_read().shallow_clone(),
                 accumulator: accumulator.shallow_clone(),
                 is_head,
             })
         };
-        let head = of(AccumulatorGroup::Head, true).filter(|_| has_head);
-        of(AccumulatorGroup::Chunk(chunk), false).chain(head).collect()
+        let head = accumulated(AccumulatorGroup::Head, true).filter(|_| has_head);
+        accumulated(AccumulatorGroup::Chunk(chunk), false).chain(head).collect()
     }
 
     fn weight_gradients_hash(&self, chunk: usize) -> String {

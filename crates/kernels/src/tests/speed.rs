@@ -124,10 +124,10 @@ fn attention_and_products() {
     for (inputs, outputs) in [(HIDDEN, 4096), (HIDDEN, HIDDEN), (HIDDEN, 2 * INTERMEDIATE), (INTERMEDIATE, HIDDEN)] {
         let (x, dy, weight) = (random(&[TOKENS, inputs]), random(&[TOKENS, outputs]), random(&[outputs, inputs]));
         let (accumulator, flops) = (zeros(&[outputs, inputs]), 2 * TOKENS * inputs * outputs);
-        let of = |what: &str| format!("{what} of {inputs} to {outputs}");
-        time(&of("product"), Work::Flops(flops), || drop(linear(&x, &weight, None)));
-        time(&of("input's gradient"), Work::Flops(flops), || drop(linear_backward(&dy, &weight)));
-        time(&of("weight's gradient"), Work::Flops(flops), || accumulate_linear(&accumulator, &dy, &x));
+        let named = |what: &str| format!("{what} of {inputs} to {outputs}");
+        time(&named("product"), Work::Flops(flops), || drop(linear(&x, &weight, None)));
+        time(&named("input's gradient"), Work::Flops(flops), || drop(linear_backward(&dy, &weight)));
+        time(&named("weight's gradient"), Work::Flops(flops), || accumulate_linear(&accumulator, &dy, &x));
     }
 }
 
@@ -139,13 +139,13 @@ fn head_and_update() {
         let (flops, logit_count) = (2 * tokens * HIDDEN * VOCABULARY, tokens * VOCABULARY);
         let targets = Tensor::from_slice(&(0..tokens).collect::<Vec<_>>()).to_device(GPU);
         let logits = zeros(&[tokens, VOCABULARY]);
-        let of = |what: &str| format!("{what} of {tokens} tokens");
-        time(&of("logits"), Work::Flops(flops), || linear_to_float(&x, &weight, &logits));
+        let named = |what: &str| format!("{what} of {tokens} tokens");
+        time(&named("logits"), Work::Flops(flops), || linear_to_float(&x, &weight, &logits));
         let loss = || drop(cross_entropy_with_gradient(logits.shallow_clone(), &targets, 1.0, Kind::BFloat16));
-        time(&of("cross-entropy and gradient"), Work::Bytes(6 * logit_count), loss);
+        time(&named("cross-entropy and gradient"), Work::Bytes(6 * logit_count), loss);
         let (_, dlogits) = cross_entropy_with_gradient(logits.shallow_clone(), &targets, 1.0, Kind::BFloat16);
-        time(&of("head's input gradient"), Work::Flops(flops), || drop(linear_backward(&dlogits, &weight)));
-        time(&of("head's weight gradient"), Work::Flops(flops), || accumulate_linear(&accumulator, &dlogits, &x));
+        time(&named("head's input gradient"), Work::Flops(flops), || drop(linear_backward(&dlogits, &weight)));
+        time(&named("head's weight gradient"), Work::Flops(flops), || accumulate_linear(&accumulator, &dlogits, &x));
     }
     drop((weight, accumulator));
     let lists: Vec<[Tensor; 4]> = (0..16).map(|_| [0; 4].map(|_| zeros(&[16 * 1024 * 1024]))).collect();

@@ -24,7 +24,7 @@ fn patterns(patterns: &[&str]) -> Vec<String> {
 
 #[test]
 fn targets_and_patterns_without_weights_are_refused() {
-    let of_target = |target| check_fine_tuning(model().as_ref(), Some(&lora(&[target])), &[]).unwrap_err();
+    let refusal_of_target = |target| check_fine_tuning(model().as_ref(), Some(&lora(&[target])), &[]).unwrap_err();
     let modules = "down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj";
     // the invalid targets: a part of a module's name (`proj` of `q_proj`), the head, the embedding, a norm and an empty
     // string
@@ -33,18 +33,18 @@ fn targets_and_patterns_without_weights_are_refused() {
             "spec.training.lora.targets: {target:?} matches no linear layer of this model; its linear layers are \
              {modules}"
         );
-        assert_eq!(of_target(target), expected);
+        assert_eq!(refusal_of_target(target), expected);
     }
     check_fine_tuning(model().as_ref(), Some(&lora(&["q_proj", "layers.1.mlp.up_proj"])), &[]).unwrap();
-    let of_patterns = |texts: &[&str]| check_fine_tuning(model().as_ref(), None, &patterns(texts));
-    let refused = of_patterns(&["*.mlp.*", "model.layer.*"]).unwrap_err();
+    let frozen = |texts: &[&str]| check_fine_tuning(model().as_ref(), None, &patterns(texts));
+    let refused = frozen(&["*.mlp.*", "model.layer.*"]).unwrap_err();
     assert!(
         refused.starts_with("spec.training.freeze[1]: \"model.layer.*\" matches no weight of this model"),
         "{refused}"
     );
-    assert!(of_patterns(&["a[b"]).unwrap_err().starts_with("spec.training.freeze[0]: \"a[b\" is not a pattern"));
-    assert!(of_patterns(&["*"]).unwrap_err().contains("nothing is left to train"));
-    assert!(of_patterns(&["model.*"]).is_ok() && of_patterns(&[]).is_ok());
+    assert!(frozen(&["a[b"]).unwrap_err().starts_with("spec.training.freeze[0]: \"a[b\" is not a pattern"));
+    assert!(frozen(&["*"]).unwrap_err().contains("nothing is left to train"));
+    assert!(frozen(&["model.*"]).is_ok() && frozen(&[]).is_ok());
 }
 
 #[test]

@@ -73,14 +73,14 @@ impl Llama {
 fn product(name: &'static str, tokens: f64, inputs: f64, outputs: f64) -> [Operation; 3] {
     let flops = FLOPS_PER_MULTIPLY_ADD * tokens * inputs * outputs;
     let activations = ACTIVATION_BYTES * tokens * (inputs + outputs);
-    let of = |pass, weight_bytes: f64| Operation {
+    let product = |pass, weight_bytes: f64| Operation {
         bytes: activations + weight_bytes * inputs * outputs,
         ..computed(name, pass, flops)
     };
     [
-        of(Pass::Forward, ACTIVATION_BYTES),
-        of(Pass::BackwardInput, ACTIVATION_BYTES),
-        of(Pass::BackwardWeight, ACCUMULATION_BYTES),
+        product(Pass::Forward, ACTIVATION_BYTES),
+        product(Pass::BackwardInput, ACTIVATION_BYTES),
+        product(Pass::BackwardWeight, ACCUMULATION_BYTES),
     ]
 }
 

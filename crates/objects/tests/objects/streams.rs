@@ -12,7 +12,7 @@ fn contents() -> Vec<u8> {
 }
 
 /// Returns a store with one object, a client, and the object.
-fn scene() -> (TestStore, Reader, Object) {
+fn fixture() -> (TestStore, Reader, Object) {
     let store = TestStore::start();
     store.put("a.bin", contents());
     let reader = Reader::new(&store);
@@ -23,7 +23,7 @@ fn scene() -> (TestStore, Reader, Object) {
 
 #[test]
 fn ranges_are_read() {
-    let (store, reader, object) = scene();
+    let (store, reader, object) = fixture();
     assert!(reader.bytes(&object, 0..SIZE).unwrap() == contents());
     assert_eq!(reader.bytes(&object, 10..20).unwrap(), contents()[10..20]);
     assert_eq!(reader.bytes(&object, SIZE - 3..u64::MAX).unwrap(), contents()[299_997..]);
@@ -34,7 +34,7 @@ fn ranges_are_read() {
 
 #[test]
 fn a_broken_connection_resumes_where_it_broke() {
-    let (store, reader, object) = scene();
+    let (store, reader, object) = fixture();
     let breaks = (0..20).map(|_| StoreFault::Break(9_000));
     store.faults(breaks.chain([StoreFault::error(503, "SlowDown"), StoreFault::error(500, "InternalError")]));
     assert!(reader.bytes(&object, 0..SIZE).unwrap() == contents());
@@ -53,7 +53,7 @@ fn a_broken_connection_resumes_where_it_broke() {
 
 #[test]
 fn waits_end_after_five_minutes_without_a_byte() {
-    let (store, reader, object) = scene();
+    let (store, reader, object) = fixture();
     store.faults((0..100).map(|_| StoreFault::error(503, "SlowDown")));
     let error = reader.bytes(&object, 0..SIZE).unwrap_err();
     assert!(error.is_temporary() && error.to_string().ends_with("answered 503 (SlowDown): try again later"), "{error}");
@@ -64,7 +64,7 @@ fn waits_end_after_five_minutes_without_a_byte() {
 #[test]
 fn an_object_that_changes_is_not_read_on() {
     let is_changed = |error: &ObjectError| matches!(error, ObjectError::Changed { .. }) && !error.is_temporary();
-    let (store, reader, object) = scene();
+    let (store, reader, object) = fixture();
     store.put("a.bin", vec![0; SIZE as usize]);
     let error = reader.bytes(&object, 0..SIZE).unwrap_err();
     assert!(is_changed(&error) && error.to_string().starts_with("s3://bucket/a.bin has changed or is gone"), "{error}");
@@ -79,14 +79,14 @@ fn an_object_that_changes_is_not_read_on() {
 
 #[test]
 fn an_object_that_changes_between_two_connections_is_not_mixed() {
-    let (store, reader, object) = scene();
+    let (store, reader, object) = fixture();
     store.faults([StoreFault::Break(9_000), StoreFault::error(412, "PreconditionFailed")]);
     assert!(matches!(reader.bytes(&object, 0..SIZE).unwrap_err(), ObjectError::Changed { .. }));
 }
 
 #[test]
 fn an_answer_without_the_range_is_refused() {
-    let (store, reader, object) = scene();
+    let (store, reader, object) = fixture();
     store.faults([StoreFault::Ignore("range")]);
     let error = reader.bytes(&object, 10..20).unwrap_err();
     assert!(matches!(error, ObjectError::Unreadable { .. }), "{error:?}");
@@ -94,7 +94,7 @@ fn an_answer_without_the_range_is_refused() {
 
 #[test]
 fn a_store_without_tags_is_read_by_time_and_size() {
-    let (store, reader, _) = scene();
+    let (store, reader, _) = fixture();
     store.without_tags();
     let object = reader.list("s3://bucket/*").unwrap().remove(0);
     assert!(object.etag.is_none() && reader.client.is_unchanged(&object).unwrap());

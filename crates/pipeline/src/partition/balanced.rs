@@ -173,8 +173,8 @@ impl<'a> CostTable<'a> {
             temporaries = temporaries.saturating_add(module.temporary_bytes);
         }
         let moment = |&(whole, split): &(u64, u64)| {
-            let of = |bytes: u128, count: u64| bytes.saturating_mul(u128::from(count));
-            of(activations, whole).saturating_add(of(weight_gradients, split))
+            let total = |bytes: u128, count: u64| bytes.saturating_mul(u128::from(count));
+            total(activations, whole).saturating_add(total(weight_gradients, split))
         };
         let RankMemory { parameter_bytes, copied_bytes: _, link_bytes, process_bytes, step_end_bytes } =
             self.ranks[chunk];

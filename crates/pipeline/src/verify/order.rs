@@ -274,8 +274,8 @@ impl RankChecker<'_> {
     }
 
     fn items(&self) -> impl Iterator<Item = WorkItem> + '_ {
-        let of = |chunk| (0..self.microbatches).map(move |microbatch| WorkItem { chunk, microbatch });
-        self.placement.chunks_of(self.rank).flat_map(of)
+        let items = |chunk| (0..self.microbatches).map(move |microbatch| WorkItem { chunk, microbatch });
+        self.placement.chunks_of(self.rank).flat_map(items)
     }
 
     fn has_executed(&self, action: Action) -> bool {

@@ -62,8 +62,8 @@ fn models() -> impl Strategy<Value = ModelCost> {
 fn holding(placement: Placement, held: &[(usize, usize)]) -> Schedule {
     let rank = |rank| {
         let items = |microbatches: usize| {
-            let of = move |chunk| (0..microbatches).map(move |microbatch| WorkItem { chunk, microbatch });
-            placement.chunks_of(rank).flat_map(of)
+            let items = move |chunk| (0..microbatches).map(move |microbatch| WorkItem { chunk, microbatch });
+            placement.chunks_of(rank).flat_map(items)
         };
         let (whole, split): (usize, usize) = held[rank];
         let first = items(whole).map(Action::Forward).chain(items(whole).map(Action::FullBackward));

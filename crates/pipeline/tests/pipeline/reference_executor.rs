@@ -285,9 +285,9 @@ impl ReferenceExecutor<'_> {
         let delivered = self.mail.values().all(|(sent, posted)| sent.is_empty() && posted.is_empty());
         let complete = (0..placement.chunks()).all(|chunk| self.gradients.get(&chunk) == Some(&all));
         let count = |action: Action| self.counts.get(&action) == Some(&ranks.len());
-        let of_chunk = |action: Action| self.counts.get(&action) == self.programs.replicated().then_some(&1);
+        let ran_once = |action: Action| self.counts.get(&action) == self.programs.replicated().then_some(&1);
         let replicated =
-            (0..placement.chunks()).all(|chunk| of_chunk(Action::Reduce(chunk)) && of_chunk(Action::Gather(chunk)));
+            (0..placement.chunks()).all(|chunk| ran_once(Action::Reduce(chunk)) && ran_once(Action::Gather(chunk)));
         let step = count(Action::Exchange) && count(Action::Update) && count(Action::Snapshot) && replicated;
         let reduced =
             self.counts.get(&Action::ReduceTied).is_none_or(|&count| count == placement.first_and_last_ranks().len());

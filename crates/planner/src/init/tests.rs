@@ -48,12 +48,12 @@ fn the_plays_of_shakespeare_get_a_job_for_a_machine_of_two_processors() {
     let text = proposed(&facts(5_000_000, 8, 2, 0));
     let job = read(&text);
     let spec = serde_json::to_value(&job.spec).unwrap();
-    let of = |path: &str| spec.pointer(path).unwrap().as_f64().unwrap();
+    let number = |path: &str| spec.pointer(path).unwrap().as_f64().unwrap();
     assert_eq!(
-        (of("/stages"), of("/model/llama/hiddenSize"), of("/data/tokenizer/train/vocabSize")),
+        (number("/stages"), number("/model/llama/hiddenSize"), number("/data/tokenizer/train/vocabSize")),
         (2.0, 192.0, 4096.0)
     );
-    let steps = of("/training/steps");
+    let steps = number("/training/steps");
     assert!((200.0..=400.0).contains(&steps), "{steps}");
     assert!(
         text.contains("# Written by `stagecoach init` for 5.00 MB of text in 1 file, about 1.5 million tokens,"),

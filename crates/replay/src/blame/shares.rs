@@ -171,13 +171,13 @@ mod tests {
             targets: (1..=documents.len() as u64).sum(),
             squared_norm,
         };
-        let of = |index: usize| {
+        let document = |index: usize| {
             let part =
                 DocumentPart { document: index as u64, tokens: 0..1, position: 0, inputs: vec![0], targets: vec![0] };
             let name = DocumentName { file: "a".into(), number: index as u64 };
             (part, PartText { name, offset: 0, text: String::new(), document_tokens: 9 })
         };
-        let (parts, texts): (Vec<_>, Vec<_>) = (0..documents.len()).map(of).unzip();
+        let (parts, texts): (Vec<_>, Vec<_>) = (0..documents.len()).map(document).unzip();
         StepBlame::new((7, None, None), &gradients, (&parts, &texts), by)
     }
 

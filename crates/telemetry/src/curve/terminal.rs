@@ -182,12 +182,12 @@ mod tests {
             records(&[loss; 120]).into_iter().map(|record| StepRecord { step: record.step + 300, ..record }).collect()
         };
         let picture = comparison_terminal(&run(4.0), &run(3.0), "without a.txt:1");
-        let of = |wanted: &dyn Fn(char) -> bool| -> Vec<usize> {
+        let rows_with = |wanted: &dyn Fn(char) -> bool| -> Vec<usize> {
             let plot = picture.lines().take(ROWS).enumerate();
             plot.filter(|(_, line)| line.chars().any(wanted)).map(|(row, _)| row).collect()
         };
         // each series fills one row of the picture
-        let (line, points) = (of(&|c| ('\u{2801}'..='\u{28ff}').contains(&c)), of(&|c| c == 'o'));
+        let (line, points) = (rows_with(&|c| ('\u{2801}'..='\u{28ff}').contains(&c)), rows_with(&|c| c == 'o'));
         assert_eq!((line.len(), points.len(), line[0] < points[0]), (1, 1, true), "{picture}");
         let lines: Vec<&str> = picture.lines().collect();
         assert!(lines[ROWS + 1].trim_start().starts_with("300 ") && lines[ROWS + 1].ends_with("400"), "{picture}");

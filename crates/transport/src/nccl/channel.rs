@@ -176,11 +176,11 @@ impl ChannelThread {
         // both ends skip the transfer of an empty tensor, which has no memory
         let turn = if tensor.numel() > 0 { Some(self.take_turn()?) } else { None };
         if turn.is_some() {
-            let give_up = || match self.config.interrupt.is_triggered() {
+            let check_interrupt = || match self.config.interrupt.is_triggered() {
                 true => Err("the group has ended".to_owned()),
                 false => Ok(()),
             };
-            self.config.communicator.transfer(&tensor, &self.stream, &give_up).map_err(LinkError::Broken)?;
+            self.config.communicator.transfer(&tensor, &self.stream, &check_interrupt).map_err(LinkError::Broken)?;
         }
         let done = Arc::new(self.stream.record()?);
         if let Some(arrivals) = arrivals {

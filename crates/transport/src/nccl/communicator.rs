@@ -112,12 +112,12 @@ impl Communicator {
     }
 
     /// Queues a send or receive of a tensor's memory on `stream`, and waits until NCCL has accepted the operation.
-    /// Calls `give_up` repeatedly during the wait, and returns its error.
+    /// Calls `check_interrupt` repeatedly during the wait, and returns its error.
     pub(super) fn transfer(
         &self,
         tensor: &Tensor,
         stream: &CudaStream,
-        give_up: &dyn Fn() -> Result<(), String>,
+        check_interrupt: &dyn Fn() -> Result<(), String>,
     ) -> Result<(), String> {
         let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
         let (functions, peer) = (&self.nccl.functions, self.end.peer());
@@ -136,7 +136,7 @@ impl Communicator {
         };
         self.begun(call, result)?;
         while !self.is_ready()? {
-            give_up()?;
+            check_interrupt()?;
             std::thread::sleep(POLL_INTERVAL);
         }
         Ok(())

@@ -18,13 +18,13 @@ fn only_volcanos_pod_group_has_queue_and_priority() {
 
 #[test]
 fn the_service_selects_stage_0_of_one_attempt_before_it_is_ready() {
-    let of_attempt = |number| AttemptTemplate { number, ..attempt(json!({})) };
-    let service = to_value(&build(&reference(), &of_attempt(4), None).service);
+    let attempt_with = |number| AttemptTemplate { number, ..attempt(json!({})) };
+    let service = to_value(&build(&reference(), &attempt_with(4), None).service);
     assert_eq!(service["spec"]["publishNotReadyAddresses"], true);
     let selector = service["spec"]["selector"].as_object().unwrap();
     let picks = |pod: &Value| selector.iter().all(|(key, value)| pod["metadata"]["labels"][key] == *value);
-    assert!(picks(&pod(&of_attempt(4), 0)));
-    assert!(!picks(&pod(&of_attempt(4), 1)) && !picks(&pod(&of_attempt(3), 0)));
+    assert!(picks(&pod(&attempt_with(4), 0)));
+    assert!(!picks(&pod(&attempt_with(4), 1)) && !picks(&pod(&attempt_with(3), 0)));
 }
 
 /// Whether a policy allows a pod with these labels to connect to this port, as a network plugin would decide.

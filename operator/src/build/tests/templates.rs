@@ -145,37 +145,41 @@ fn a_job_without_a_volume_is_invalid_in_a_cluster() {
 
 #[test]
 fn a_job_for_gpus_asks_for_them() {
-    let of = |device: Device, template: Value| {
+    let missing = |device: Device, template: Value| {
         let mut job = job(template);
         job.spec.training.as_mut().unwrap().device = device;
         missing_gpu(&job.spec)
     };
     let container =
         |name: &str, resources: Value| json!({"spec": {"containers": [{"name": name, "resources": resources}]}});
-    let reported = of(Device::Cuda, container("trainer", json!({"limits": {"memory": "4Gi"}}))).unwrap();
+    let reported = missing(Device::Cuda, container("trainer", json!({"limits": {"memory": "4Gi"}}))).unwrap();
     assert!(
         reported.starts_with("spec.training.device is Cuda, and no container trainer of spec.template asks"),
         "{reported}"
     );
-    assert!(of(Device::Cuda, json!({})).is_some());
+    assert!(missing(Device::Cuda, json!({})).is_some());
     let beside = container("beside", json!({"limits": {"nvidia.com/gpu": 1}}));
-    assert!(of(Device::Cuda, beside).is_some(), "a GPU of another container does not count");
+    assert!(missing(Device::Cuda, beside).is_some(), "a GPU of another container does not count");
     for resources in [
         json!({"limits": {"nvidia.com/gpu": 1}}),
         json!({"requests": {"nvidia.com/mig-3g.40gb": 1}}),
         json!({"claims": [{"name": "gpu"}]}),
     ] {
-        assert_eq!(of(Device::Cuda, container("trainer", resources.clone())), None, "{resources}");
+        assert_eq!(missing(Device::Cuda, container("trainer", resources.clone())), None, "{resources}");
         let mut stage = container("trainer", resources);
         stage["stage"] = 1.into();
-        assert_eq!(of(Device::Cuda, json!({"stages": [stage]})), None, "a GPU in the override of one stage suffices");
+        assert_eq!(
+            missing(Device::Cuda, json!({"stages": [stage]})),
+            None,
+            "a GPU in the override of one stage suffices"
+        );
     }
-    assert_eq!(of(Device::Auto, json!({})), None);
+    assert_eq!(missing(Device::Auto, json!({})), None);
 }
 
 #[test]
 fn more_gpus_than_a_stage_uses_are_reported() {
-    let of = |device: Device, trainer: TrainerType, limits: Value, stage_limits: Value| {
+    let surplus = |device: Device, trainer: TrainerType, limits: Value, stage_limits: Value| {
         let pod = |limits| json!({"containers": [{"name": "trainer", "resources": {"limits": limits}}]});
         let mut job = job(json!({"spec": pod(limits), "stages": [{"stage": 1, "spec": pod(stage_limits)}]}));
         job.spec.training.as_mut().unwrap().device = device;
@@ -185,13 +189,17 @@ fn more_gpus_than_a_stage_uses_are_reported() {
     let (one, two) = (json!({"nvidia.com/gpu": 1}), json!({"nvidia.com/gpu": "2"}));
     for limits in [[&two, &one], [&one, &two]] {
         let [limits, stage_limits] = limits.map(Value::clone);
-        let reported = of(Device::Auto, TrainerType::BuiltIn, limits, stage_limits).unwrap();
+        let reported = surplus(Device::Auto, TrainerType::BuiltIn, limits, stage_limits).unwrap();
         assert!(
             reported.starts_with("container trainer of spec.template asks for 2 GPUs (nvidia.com/gpu)"),
             "{reported}"
         );
     }
-    assert_eq!(of(Device::Cuda, TrainerType::BuiltIn, one.clone(), json!({"memory": "2Gi"})), None);
-    assert_eq!(of(Device::Cpu, TrainerType::BuiltIn, two.clone(), one.clone()), None, "a stage on the CPU uses none");
-    assert_eq!(of(Device::Auto, TrainerType::Custom, two, one), None, "another trainer may use them all");
+    assert_eq!(surplus(Device::Cuda, TrainerType::BuiltIn, one.clone(), json!({"memory": "2Gi"})), None);
+    assert_eq!(
+        surplus(Device::Cpu, TrainerType::BuiltIn, two.clone(), one.clone()),
+        None,
+        "a stage on the CPU uses none"
+    );
+    assert_eq!(surplus(Device::Auto, TrainerType::Custom, two, one), None, "another trainer may use them all");
 }

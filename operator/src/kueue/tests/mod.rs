@@ -195,9 +195,12 @@ fn a_job_runs_under_the_newest_admission_that_fits() {
     );
     // without slices, a job that asks for more waits again, and a job that asks for fewer continues
     let rigid = workload(&demand(false, 2), 1, &ADMITTED, Some(2));
-    let of = |stages| QueueState::new(&demand(false, stages), std::slice::from_ref(&rigid), false).grant;
-    assert_eq!(of(3).admission, Admission::Waiting);
-    assert_eq!((of(1).admission, of(1).mesh), (Admission::Admitted(rigid.admission_id()), Some(Mesh::pipeline(1))));
+    let granted = |stages| QueueState::new(&demand(false, stages), std::slice::from_ref(&rigid), false).grant;
+    assert_eq!(granted(3).admission, Admission::Waiting);
+    assert_eq!(
+        (granted(1).admission, granted(1).mesh),
+        (Admission::Admitted(rigid.admission_id()), Some(Mesh::pipeline(1)))
+    );
     for conditions in [&["QuotaReserved"][..], &EVICTED, &["QuotaReserved", "Admitted", "Finished"]] {
         let workload = workload(&two, 1, conditions, Some(2));
         assert_eq!(QueueState::new(&two, &[workload], false).grant.admission, Admission::Waiting, "{conditions:?}");
@@ -240,19 +243,19 @@ fn an_elastic_job_asks_for_more_beside_its_admission() {
     let (two, three, four) = (demand(true, 2), demand(true, 3), demand(true, 4));
     let old = workload(&two, 1, &["QuotaReserved", "Admitted", "PodsReady"], Some(2));
     let running = QueueInputs { is_running: true, ..QueueInputs::default() };
-    let of = |demand: &Demand, others: &[Arc<Workload>]| {
+    let actions = |demand: &Demand, others: &[Arc<Workload>]| {
         next(Some(demand), &[std::slice::from_ref(&old), others].concat(), &running)
     };
-    assert_eq!(of(&two, &[]), [""; 0]);
-    assert_eq!(of(&three, &[]), ["create 2 for a-12345-1"]);
-    assert_eq!(of(&three, &[workload(&three, 2, &[], None)]), [""; 0]);
-    assert_eq!(of(&four, &[workload(&three, 2, &[], None)]), ["counts a-12345-2"]);
-    assert_eq!(of(&two, &[workload(&three, 2, &[], None)]), ["delete a-12345-2"]);
+    assert_eq!(actions(&two, &[]), [""; 0]);
+    assert_eq!(actions(&three, &[]), ["create 2 for a-12345-1"]);
+    assert_eq!(actions(&three, &[workload(&three, 2, &[], None)]), [""; 0]);
+    assert_eq!(actions(&four, &[workload(&three, 2, &[], None)]), ["counts a-12345-2"]);
+    assert_eq!(actions(&two, &[workload(&three, 2, &[], None)]), ["delete a-12345-2"]);
     let one = demand(true, 1);
     // pods beyond the new number may still run
     let exceeds = QueueInputs { exceeds_grant: true, ..running.clone() };
     assert_eq!(next(Some(&one), std::slice::from_ref(&old), &exceeds), [""; 0]);
-    assert_eq!(of(&one, &[]), ["counts a-12345-1"]);
+    assert_eq!(actions(&one, &[]), ["counts a-12345-1"]);
     // without slices in Kueue, a job that asks for more is queued again, and a job that asks for fewer releases the
     // surplus
     let slices_are_off = true;
@@ -270,16 +273,16 @@ fn an_elastic_job_asks_for_more_beside_its_admission() {
 fn more_spares_wait_for_quota_beside_the_admission() {
     let with = |elastic, spares: &str| demand_of(elastic, &[("stages", "2"), ("spares", spares)]);
     let running = QueueInputs { is_running: true, ..QueueInputs::default() };
-    let of = |demand: &Demand, admitted: &Demand| {
+    let actions = |demand: &Demand, admitted: &Demand| {
         let holder = workload(admitted, 1, &["QuotaReserved", "Admitted", "PodsReady"], Some(2));
         let message = QueueState::new(demand, std::slice::from_ref(&holder), false).condition.unwrap().message;
         (next(Some(demand), &[holder], &running), message.ends_with("the job asks for 2"))
     };
     let (one, two) = (with(true, "1"), with(true, "2"));
-    assert_eq!(of(&two, &one), (vec!["create 2 for a-12345-1".to_owned()], true));
-    assert_eq!(of(&one, &two), (vec!["counts a-12345-1".to_owned()], false));
+    assert_eq!(actions(&two, &one), (vec!["create 2 for a-12345-1".to_owned()], true));
+    assert_eq!(actions(&one, &two), (vec!["counts a-12345-1".to_owned()], false));
     // without slices, the reservation can't grow, and the stages keep running
-    assert_eq!(of(&with(false, "2"), &with(false, "1")), (Vec::new(), true));
+    assert_eq!(actions(&with(false, "2"), &with(false, "1")), (Vec::new(), true));
 }
 
 #[test]

@@ -149,9 +149,9 @@ mod tests {
 
     #[test]
     fn a_repeated_message_has_300_characters_and_names_its_source() {
-        let of = |message: String| abridged(value("False", "Error", message), kind::FAILED).message;
+        let abridged_message = |message: String| abridged(value("False", "Error", message), kind::FAILED).message;
         let (whole, long) = ("\u{e9}".repeat(300), "\u{e9}".repeat(301));
-        assert_eq!(of(whole.clone()), whole);
-        assert_eq!(of(long), format!("{whole}… (the condition Failed has the whole message)"));
+        assert_eq!(abridged_message(whole.clone()), whole);
+        assert_eq!(abridged_message(long), format!("{whole}… (the condition Failed has the whole message)"));
     }
 }

@@ -30,8 +30,8 @@ fn a_spare_takes_the_place_of_a_lost_stage() {
     job.wait("with both spares done", |_| {
         let pods = job.pods();
         let is_done = |uid: &String| {
-            let of = |pod: &&Value| pod["metadata"]["uid"].as_str() == Some(uid);
-            pods.iter().find(of).is_some_and(|pod| pod["status"]["phase"] == "Succeeded")
+            let has_uid = |pod: &&Value| pod["metadata"]["uid"].as_str() == Some(uid);
+            pods.iter().find(has_uid).is_some_and(|pod| pod["status"]["phase"] == "Succeeded")
         };
         [&first, &second].into_iter().all(is_done)
     });

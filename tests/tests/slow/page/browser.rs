@@ -63,8 +63,8 @@ fn a_browser_follows_a_run_zooms_by_keys_and_contacts_no_other_host() {
         "(r => [r.left, r.top, r.width, r.height])(document.querySelector('#loss .chart').getBoundingClientRect())",
     );
     let at = |share: f64| {
-        let of = |index: usize| place[index].as_f64().unwrap();
-        (of(0) + share * of(2), of(1) + of(3) / 2.0)
+        let number = |index: usize| place[index].as_f64().unwrap();
+        (number(0) + share * number(2), number(1) + number(3) / 2.0)
     };
     browser.drag(at(0.3), at(0.6));
     browser.wait(

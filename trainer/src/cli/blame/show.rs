@@ -16,12 +16,12 @@ pub(super) fn spikes(spikes: &[Spike], steps: &[StepRecord], rule: SpikeRule) ->
     }
     let row = |spike: &Spike| {
         let line = steps.iter().find(|line| line.step == spike.step);
-        let of = |value: Option<f64>, deviations: f64| match value {
+        let cells = |value: Option<f64>, deviations: f64| match value {
             Some(value) => [format!("{value:.4}"), format!("{deviations:+.1}")],
             None => ["not finite".into(), "-".into()],
         };
-        let loss = of(line.and_then(|line| line.loss).map(f64::from), spike.loss_deviations);
-        let norm = of(line.and_then(|line| line.gradient_norm), spike.norm_deviations);
+        let loss = cells(line.and_then(|line| line.loss).map(f64::from), spike.loss_deviations);
+        let norm = cells(line.and_then(|line| line.gradient_norm), spike.norm_deviations);
         [vec![spike.step.to_string()], loss.to_vec(), norm.to_vec()].concat()
     };
     let header = ["spike", "loss", "deviations", "gradient norm", "deviations"];

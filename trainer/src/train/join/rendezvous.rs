@@ -249,8 +249,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let volume = FileSystemVolume::new(folder.path());
         let (this, next, other) = (env("a", 3), env("a", 4), env("b", 3));
-        let of = |env| RendezvousWatcher::new(&volume, env, None, None).last_leader();
-        assert_eq!(of(&this), Ok(None));
+        let last_leader = |env| RendezvousWatcher::new(&volume, env, None, None).last_leader();
+        assert_eq!(last_leader(&this), Ok(None));
         let publish = |env: &StageEnv| {
             let fence = Fence::acquire(&volume).unwrap();
             let secret = GroupSecret::generate(fence.number()).unwrap();
@@ -258,14 +258,18 @@ mod tests {
             fence.publish(&volume, &encode_endpoint(env, &at)).unwrap();
         };
         publish(&this);
-        assert_eq!(of(&this), Ok(Some(LastLeader { epoch: 1, rank: Some(1) })));
-        assert_eq!((of(&next), of(&other)), (Ok(None), Ok(None)), "of an older attempt, of another job");
+        assert_eq!(last_leader(&this), Ok(Some(LastLeader { epoch: 1, rank: Some(1) })));
+        assert_eq!(
+            (last_leader(&next), last_leader(&other)),
+            (Ok(None), Ok(None)),
+            "of an older attempt, of another job"
+        );
         Fence::acquire(&volume).unwrap();
-        assert_eq!(of(&this), Ok(Some(LastLeader { epoch: 2, rank: None })));
+        assert_eq!(last_leader(&this), Ok(Some(LastLeader { epoch: 2, rank: None })));
         let before = |env| RendezvousWatcher::new(&volume, env, None, None).leader_before();
         assert_eq!((before(&this), before(&next), before(&other)), (Some(1), None, None));
         publish(&next);
-        assert_eq!(of(&this), Err(NotFound::Superseded("attempt 4".to_owned())));
+        assert_eq!(last_leader(&this), Err(NotFound::Superseded("attempt 4".to_owned())));
     }
 
     #[test]

@@ -219,9 +219,9 @@ impl<'a> CheckpointWriter<'a> {
         let fence = &self.plan.fence;
         let JobConfig { job, training, .. } = self.context.config;
         let spec = &job.spec.checkpoint;
-        // an audit may later set the newest checkpoint aside, and training then resumes from the checkpoint before it
-        let is_set_aside = training.audit.is_some_and(|audit| audit.on_difference == OnDifference::Restart);
-        let keep_last = if is_set_aside { spec.keep_last.max(2) } else { spec.keep_last } as usize;
+        // an audit may later quarantine the newest checkpoint, and training then resumes from the checkpoint before it
+        let may_be_quarantined = training.audit.is_some_and(|audit| audit.on_difference == OnDifference::Restart);
+        let keep_last = if may_be_quarantined { spec.keep_last.max(2) } else { spec.keep_last } as usize;
         let best = best.filter(|_| self.context.config.keeps_best()).map(|best| best.step);
         let policy = RetentionPolicy { keep_last, keep_every: spec.keep_every, best };
         let removed = if saved {

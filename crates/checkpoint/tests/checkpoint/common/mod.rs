@@ -48,11 +48,11 @@ pub fn belongs_to(name: &str, rank: usize) -> bool {
 #[allow(clippy::type_complexity)]
 pub fn views(state: &TrainerState, rank: usize) -> (Vec<(String, TensorView<'_>)>, Vec<(String, TensorView<'_>)>) {
     let view = |bytes| TensorView::new(Dtype::F32, vec![2, (<[u8]>::len(bytes)) / 8], bytes).unwrap();
-    let of = |optimizer: bool| {
+    let owned = |optimizer: bool| {
         let mine = state.iter().filter(move |(n, _)| belongs_to(n, rank) && n.starts_with("exp_avg") == optimizer);
         mine.map(|(name, bytes)| (name.clone(), view(bytes))).collect()
     };
-    (of(false), of(true))
+    (owned(false), owned(true))
 }
 
 /// The way in which the stages mount the volume.

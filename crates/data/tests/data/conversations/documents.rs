@@ -5,23 +5,23 @@ use super::*;
 #[test]
 fn all_formats_with_records_give_the_same_tokens() {
     let records = records(&[(1, 0), (2, 0), (1, 3), (1, 5), (2, 0)]);
-    let of = |name: &str, contents: &[u8]| volume(DocumentFormat::Chat, &[(name, contents)]);
-    let of_lines = of("a.jsonl", &lines(&records));
+    let chat_volume = |name: &str, contents: &[u8]| volume(DocumentFormat::Chat, &[(name, contents)]);
+    let of_lines = chat_volume("a.jsonl", &lines(&records));
     let bitmap = |volume: &TestVolume| {
         let folder = volume.config.cache_root.join(volume.prepare().unwrap().folder);
         std::fs::read(folder.join("trained.bin")).unwrap()
     };
     let others = [
-        of("a.json", json!(records).to_string().as_bytes()),
-        of("a.jsonl.gz", &compressed(&[&lines(&records)], "gz")),
-        of("a.parquet", &nested(&records, true)),
-        of("b.parquet", &nested(&records, false)),
+        chat_volume("a.json", json!(records).to_string().as_bytes()),
+        chat_volume("a.jsonl.gz", &compressed(&[&lines(&records)], "gz")),
+        chat_volume("a.parquet", &nested(&records, true)),
+        chat_volume("b.parquet", &nested(&records, false)),
     ];
     for other in &others {
         assert_eq!((other.ids(), bitmap(other)), (of_lines.ids(), bitmap(&of_lines)));
     }
     // a stream of the rows reads no conversation twice in an epoch
-    let mut streamed = of("a.parquet", &nested(&records, true));
+    let mut streamed = chat_volume("a.parquet", &nested(&records, true));
     stream(&mut streamed.config, 1);
     let chat = chat(&streamed);
     let expected: Vec<_> = records.iter().map(|record| alone(&chat, record)).collect();

@@ -59,14 +59,14 @@ fn a_long_conversation_that_is_left_out_needs_no_proof() {
 /// part of a conversation that is cut off.
 #[test]
 fn losses_of_a_conversation_are_counted() {
-    let of = |contents: [&str; 4]| {
+    let conversation_volume = |contents: [&str; 4]| {
         let roles = ["user", "assistant", "user", "assistant"];
         let message = |(role, content): (&str, &str)| json!({"role": role, "content": content});
         let record = json!({"messages": roles.into_iter().zip(contents).map(message).collect::<Vec<_>>()});
         volume(DocumentFormat::Chat, &[("a.jsonl", &lines(&[record]))])
     };
     let unknown = |count| format!("the tokenizer lacks characters of the corpus: {count} for them");
-    let mut words = of(["a z", "z b", "c", "z"]);
+    let mut words = conversation_volume(["a z", "z b", "c", "z"]);
     assert_eq!(words.prepare().unwrap().notes, [unknown("3 unknown tokens stand")]);
     words.config.sequence_length = 12;
     words.config.conversations.on_long = OnLongConversation::Truncate;
@@ -79,7 +79,7 @@ fn losses_of_a_conversation_are_counted() {
     assert!(noted.iter().any(|note| note.contains("unknown tokens stand")), "{noted:?}");
 
     // a tokenizer that lacks characters and has no unknown token
-    let mut letters = of(["a é", "漢 b", "c", "é"]);
+    let mut letters = conversation_volume(["a é", "漢 b", "c", "é"]);
     let mut tokenizer = crate::common::letters();
     tokenizer["model"] = json!({"type": "BPE", "vocab": {"a": 4, "b": 5, "c": 6, "g": 10, "h": 11}, "merges": []});
     for special in tokenizer["added_tokens"].as_array().unwrap().clone() {

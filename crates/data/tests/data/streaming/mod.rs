@@ -38,11 +38,11 @@ fn rows(texts: &[String]) -> Vec<u8> {
 /// the units in which a stream shuffles and reads the corpus.
 fn volume(documents_per_file: usize) -> TestVolume {
     let mut volume = TestVolume::new(&[]);
-    let of_file = |file: usize| documents(file * documents_per_file..(file + 1) * documents_per_file);
-    let texts = of_file(0);
+    let texts_of_file = |file: usize| documents(file * documents_per_file..(file + 1) * documents_per_file);
+    let texts = texts_of_file(0);
     volume.write("corpus/a.parquet", &rows(&texts));
-    volume.write("corpus/b.jsonl", &json_lines(&of_file(1)));
-    volume.write("corpus/c.jsonl.gz", &crate::common::compressed(&[&json_lines(&of_file(2))], "gz"));
+    volume.write("corpus/b.jsonl", &json_lines(&texts_of_file(1)));
+    volume.write("corpus/c.jsonl.gz", &crate::common::compressed(&[&json_lines(&texts_of_file(2))], "gz"));
     volume.write("corpus/d.txt", documents(3 * documents_per_file..3 * documents_per_file + 1)[0].as_bytes());
     stream(&mut volume, 5);
     volume

@@ -42,7 +42,7 @@ impl ClusterModel {
                     steps.extend(codes.iter().map(|code| ModelTransition::Fail(pod.name, *code)));
                 }
                 if failures > 0 && pods::stands_by(pod) && pods::leads_a_group(cluster, pod.name.attempt) {
-                    steps.push(ModelTransition::TakePlaceOfLiving(pod.name));
+                    steps.push(ModelTransition::PromoteForLiving(pod.name));
                 }
                 if failures > 0 && runs && cluster.replaces_stages && pod.place().is_some() {
                     steps.push(ModelTransition::FailUnnoticed(pod.name));
@@ -99,7 +99,7 @@ pub(super) fn apply_fault(cluster: &mut ClusterState, fault: ModelTransition) {
             });
             cluster.operator.has_unobserved_change = true;
         }
-        ModelTransition::TakePlaceOfLiving(name) => {
+        ModelTransition::PromoteForLiving(name) => {
             faults.failures -= 1;
             pods::promote(cluster, name, 0);
         }

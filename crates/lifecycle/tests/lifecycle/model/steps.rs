@@ -60,7 +60,7 @@ pub(crate) enum ModelTransition {
     /// A process exits with 137. The other stages report the exit, but the node has not noticed it yet.
     FailUnnoticed(Name),
     /// A group promotes a spare to a stage 0 that is alive, and continues without that stage 0.
-    TakePlaceOfLiving(Name),
+    PromoteForLiving(Name),
     /// Another client deletes a pod.
     Evict(Name),
     /// A pod's node is partitioned from the API server.

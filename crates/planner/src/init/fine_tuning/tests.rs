@@ -62,8 +62,8 @@ fn a_model_is_fine_tuned_on_its_own_tokenizer() {
 #[test]
 fn less_memory_means_adapters_and_shorter_sequences_and_then_a_refusal() {
     let (workspace, model) = workspace(512, 8, 4096);
-    let of = |memory| proposed(&facts(20_000_000, memory, 2, 0), &model, workspace.path());
-    let roomy = of(64 << 30).unwrap();
+    let proposed_with = |memory| proposed(&facts(20_000_000, memory, 2, 0), &model, workspace.path());
+    let roomy = proposed_with(64 << 30).unwrap();
     let (needed, config) = planned(&roomy, workspace.path());
     assert_eq!(config.data.sequence_length, 512);
     assert!(config.training.lora.is_none());
@@ -71,14 +71,14 @@ fn less_memory_means_adapters_and_shorter_sequences_and_then_a_refusal() {
     let one = Facts { stages: Some(1), ..one };
     let on_one = proposed(&one, &model, workspace.path()).unwrap();
     let needed = needed.min(planned(&on_one, workspace.path()).0);
-    let of_one = |memory| proposed(&Facts { memory_bytes: memory, ..one.clone() }, &model, workspace.path());
+    let proposed_for_one = |memory| proposed(&Facts { memory_bytes: memory, ..one.clone() }, &model, workspace.path());
     // a job may use 60 % of the memory, which is not enough here to train all weights on one stage
-    let (of_adapters, config) = planned(&of_one(needed * 8 / 5).unwrap(), workspace.path());
+    let (of_adapters, config) = planned(&proposed_for_one(needed * 8 / 5).unwrap(), workspace.path());
     assert_eq!((config.data.sequence_length, config.training.lora.map(|lora| lora.rank)), (512, Some(16)));
     assert!(of_adapters < needed);
-    let (_, config) = planned(&of_one(of_adapters * 8 / 5).unwrap(), workspace.path());
+    let (_, config) = planned(&proposed_for_one(of_adapters * 8 / 5).unwrap(), workspace.path());
     assert!(config.data.sequence_length < 512 && config.training.lora.is_some(), "{:?}", config.data.sequence_length);
-    let refused = of(256 << 20).unwrap_err().to_string();
+    let refused = proposed_with(256 << 20).unwrap_err().to_string();
     for words in [
         "fine-tuning of adapters (LoRA) of the model in models/base (",
         " million parameters in 8 layers) over 1 stage needs ",

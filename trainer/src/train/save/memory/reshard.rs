@@ -53,11 +53,11 @@ mod tests {
 
     /// Returns the copies of all replicas. All values of parameter p and of its first and second moment are p.
     fn copies(numels: &[u64], owners: &[usize], replicas: usize) -> Vec<Vec<usize>> {
-        let of = |replica| {
+        let copy_of_replica = |replica| {
             let owned = (0..numels.len()).filter(move |&parameter| owners[parameter] == replica);
             owned.flat_map(|parameter| vec![parameter; 3 * numels[parameter] as usize]).collect()
         };
-        (0..replicas).map(of).collect()
+        (0..replicas).map(copy_of_replica).collect()
     }
 
     proptest! {

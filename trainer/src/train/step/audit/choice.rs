@@ -60,9 +60,9 @@ mod tests {
         let spec = AuditSpec { every_steps: 3, on_difference: OnDifference::Report };
         let placement = Placement::looped(3, 2);
         let blocks = (GradientBlocks::new(4, 8).unwrap(), 3);
-        let of = |step| audited_item(spec, 7, step, &placement, blocks);
-        assert_eq!((of(1), of(2), of(3)), (None, None, of(3)));
-        let items: Vec<AuditedItem> = (1..3000).filter_map(of).collect();
+        let item = |step| audited_item(spec, 7, step, &placement, blocks);
+        assert_eq!((item(1), item(2), item(3)), (None, None, item(3)));
+        let items: Vec<AuditedItem> = (1..3000).filter_map(item).collect();
         assert_eq!(items.len(), 999);
         let all: BTreeSet<_> = items.iter().map(|audited| (audited.item.chunk, audited.microbatch)).collect();
         assert_eq!(all.len(), 6 * 8);

@@ -241,14 +241,14 @@ fn weight_gradient_elements(specs: &[ParameterSpec]) -> u64 {
     let ranks: i64 = adapter_matrices.clone().map(|spec| spec.shape[0].min(spec.shape[1])).sum();
     let adapted: BTreeSet<&str> = adapter_matrices.filter_map(|spec| adapted_module(&spec.name)).collect();
     let model_specs: Vec<&ParameterSpec> = matrices.into_iter().filter(|spec| spec.is_model_weight()).collect();
-    let kept_columns = |group: &[&ParameterSpec]| {
+    let kept_elements = |group: &[&ParameterSpec]| {
         let is_kept = |spec: &&&ParameterSpec| {
             spec.is_trained() || spec.name.strip_suffix(".weight").is_some_and(|module| adapted.contains(module))
         };
         let outputs: i64 = group.iter().filter(is_kept).map(|spec| spec.shape[0]).sum();
         if outputs == 0 { 0 } else { outputs + group[0].shape[1] }
     };
-    (model_specs.chunk_by(|_, next| next.adjacent_to_previous).map(kept_columns).sum::<i64>() + ranks) as u64
+    (model_specs.chunk_by(|_, next| next.adjacent_to_previous).map(kept_elements).sum::<i64>() + ranks) as u64
 }
 
 /// Returns the temporary elements per token while an adapter adds its output: a copy of the outputs to which the

@@ -65,8 +65,14 @@ impl TestKubelet {
             let nodes = names.iter().map(silent).collect();
             let folder = plane.folder().join("pods");
             std::fs::create_dir_all(&folder).unwrap();
-            let (rules, pods, tasks) = Default::default();
-            Arc::new(KubeletState { client, folder, nodes, rules, pods, tasks })
+            Arc::new(KubeletState {
+                client,
+                folder,
+                nodes,
+                rules: Mutex::default(),
+                pods: Mutex::default(),
+                tasks: Mutex::default(),
+            })
         });
         let port = runtime.block_on(async {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

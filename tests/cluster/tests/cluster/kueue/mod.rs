@@ -14,14 +14,11 @@ use stagecoach_cluster::{ControlPlane, TestKubelet, condition_of, merge, until};
 fn shared() -> &'static ControlPlane {
     static CLUSTER: OnceLock<(ControlPlane, TestKubelet, Kueue)> = OnceLock::new();
     let (plane, ..) = CLUSTER.get_or_init(|| {
-        let plane = ControlPlane::start();
-        let kubelet = TestKubelet::start(&plane, 2, 0);
-        let changes = json!({
+        let (plane, kueue) = own(json!({
             "featureGates": {"PriorityBoost": true},
             "integrations": {"externalFrameworks": ["PipelineJob.v1alpha1.stagecoach.dev"]},
-        });
-        let kueue = Kueue::start(&plane, changes);
-        kueue::create(plane.client(), &[resource_flavor("default", json!({}))]);
+        }));
+        let kubelet = TestKubelet::start(&plane, 2, 0);
         (plane, kubelet, kueue)
     });
     plane

@@ -1,4 +1,4 @@
-//! Measures how fast a stage loads the tensors of a checkpoint into memory. This includes the verification of each
+//! Measures how fast a stage loads the tensors of a checkpoint into memory. The time includes the verification of each
 //! tensor's hash.
 
 use std::path::Path;

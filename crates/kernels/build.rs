@@ -15,7 +15,7 @@ fn main() {
     for source in ["cpu", "shim.h", "shim.cpp", "flash_attention.cpp", "allocator.cpp"] {
         println!("cargo:rerun-if-changed=src/{source}");
     }
-    // torch-sys declares `links = "tch"`, so cargo passes the values from its build script as DEP_TCH_*.
+    // torch-sys declares `links = "tch"`, so cargo passes the values that torch-sys's build script reports as DEP_TCH_*
     let Some(lib) = std::env::var_os("DEP_TCH_LIBTORCH_LIB").map(PathBuf::from) else {
         println!("cargo:error=torch-sys did not say where libtorch is: run `make libtorch` first");
         return;

@@ -81,7 +81,7 @@ impl StoredJob {
     }
 }
 
-/// Whether the job is in the phase in which its stages train or start to train.
+/// Whether the job's phase is Running, in which its stages train or start to train.
 pub(crate) fn is_training(status: &PipelineJobStatus) -> bool {
     status.phase == Some(JobPhase::Running)
 }

@@ -41,7 +41,7 @@ impl PageCommand {
         let (pod, address) = candidates
             .iter()
             .find_map(|pod| {
-                // a spare may have logged the address late, when it became the leader, so this reads the whole log
+                // read the whole log, because a spare logs the address only when it becomes the leader
                 let log = kubectl.output(&["logs", &pod.name, "--container", CONTAINER_NAME]).ok()?;
                 Some((pod, address(&log)?))
             })

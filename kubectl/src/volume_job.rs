@@ -23,9 +23,9 @@ use crate::logs;
 const INTERVAL: Duration = Duration::from_secs(1);
 /// The seconds after which the operator deletes the finished job, in case the plugin ended too early to delete the job.
 const KEPT_SECONDS: u64 = 3600;
-/// The largest number of characters of the original job's name at the beginning of the new job's name. The name of a
-/// job with one stage may have 54 characters. `-replay-` and the suffix that the API server appends need the remaining
-/// characters.
+/// The new job's name begins with at most this number of characters of the original job's name. The name of a job with
+/// one stage may have 54 characters. The remaining characters are for `-replay-` and for the suffix that the API server
+/// appends.
 const NAME_LENGTH: usize = 40;
 /// The label and the annotation that would add the new pod to the pod group of the original job. Kueue admits the pods
 /// of a group only together.

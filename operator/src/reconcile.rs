@@ -86,7 +86,7 @@ async fn reconcile_valid_job(
     let queue = reconcile_queue::observe(&mut job, clients, context).await?;
     let (pods, decision) = observe_and_decide(&job, &rejections, clients, context).await?;
     if pods.awaits_spare_status && starts_new_instances(&job, &decision) {
-        // A stage that seems missing may be a former spare whose `/status` was not read yet.
+        // a stage that seems missing may be a former spare whose `/status` the operator has not read yet
         return Ok(Action::requeue(SPARE_STATUS_RETRY_DELAY));
     }
     cache_all_created(&job, &decision, context);
@@ -214,7 +214,7 @@ fn decide_from(pods: &ObservedPods, job: &ParsedJob, rejections: &Rejections) ->
     let mut decision = decide(&pods.decision_input(job, refusal), pods.observed_at);
     decision.state.excluded_nodes.extend(pods.nodes_that_computed_wrong());
     rejections.remove_backed_off_actions(&mut decision, pods.observed_at);
-    // A spare that seems surplus may have become a stage: its `/status` was not read yet.
+    // a spare that seems surplus may have become a stage, because the operator has not read its `/status` yet
     if pods.awaits_spare_status {
         decision.actions.retain(|action| !matches!(action, AttemptAction::RemoveSpares { .. }));
     }

@@ -51,7 +51,7 @@ impl Rejections {
     }
 
     /// Returns these rejections, updated with the results `created`. If a rejected creation was not tried again, its
-    /// rejection is kept while it concerns the job in this `state`.
+    /// rejection stays while the rejection concerns the job in this `state`.
     pub(crate) fn after(
         &self,
         created: &CreationResults,

@@ -12,7 +12,7 @@ use crate::observe::{ChangedObject, OwnedKind};
 
 /// The number of repairs that the operator makes without a pause.
 const FREE_REPAIRS: u32 = 5;
-/// The pause after the first repair that is not free. The pause doubles with each further repair.
+/// The pause after the first repair beyond `FREE_REPAIRS`. The pause doubles with each further repair.
 const INITIAL_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause.
 const MAX_PAUSE: Duration = Duration::from_secs(60);

@@ -9,7 +9,7 @@ use crate::observe::ObservedPods;
 /// The interval between two reconciles of an unfinished job without any event.
 const RESYNC_INTERVAL: Duration = Duration::from_secs(300);
 /// The delay until the reconcile that reports a new rejection, or an object that another client repeatedly changes, in
-/// the status.
+/// the status. The reconcile after a write to a Workload has the same delay.
 pub(crate) const NEW_REJECTION_DELAY: Duration = Duration::from_millis(50);
 /// The retry delay while a pod that was created as a spare has not reported whether it is a stage.
 pub(crate) const SPARE_STATUS_RETRY_DELAY: Duration = Duration::from_millis(200);

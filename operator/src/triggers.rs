@@ -1,4 +1,4 @@
-//! Triggers reconciles of jobs for which a background task has read new data.
+//! Triggers reconciles of jobs, for example of a job for which a background task has read new data.
 
 use std::collections::HashMap;
 use std::sync::Mutex;

@@ -1,4 +1,4 @@
-//! Runs the independent cases of a test, its rows, several at the same time.
+//! Runs the independent cases (rows) of a test, several at the same time.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ fn at_once() -> usize {
     2 * std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The permit to run a row. Dropping it lets another row start.
+/// The permit to run a row. Dropping this value lets another row start.
 struct RowPermit;
 
 impl RowPermit {

@@ -97,8 +97,8 @@ fn lines(folder: &Path, marker: &str) -> usize {
     printed.lines().filter(|line| line.starts_with(marker)).count()
 }
 
-/// Kills a stage. Returns the seconds until the first new step. Panics if the start of the next group, or then its
-/// first step, takes longer than `limit` seconds.
+/// Kills a stage. Returns the seconds until the first new step. Panics if the next group takes longer than `limit`
+/// seconds to start, or longer than `limit` seconds from its start to its first step.
 pub(crate) fn kill_to_first_step(launched: &Launched, folder: &Path, stage: usize, limit: u64) -> f64 {
     let (pid, starts) = (launched.stages()[stage], lines(folder, "start "));
     let started = Instant::now();

@@ -74,8 +74,8 @@ fn measure_all(folder: &Path, contenders: Vec<Contender>, comparisons: &[Compari
     })
 }
 
-/// Runs the contenders with `is_checked`. Returns, for each workload, the losses of the first of them, which is PyTorch
-/// in eager mode. Asserts that the losses of the others are the same.
+/// Runs the contenders with `is_checked`. Returns, for each workload, the losses of its first contender, which is
+/// PyTorch in eager mode. Asserts that the losses of the other contenders agree with these losses within [`TOLERANCE`].
 fn check_losses(contenders: &[Contender], folder: &Path) -> BTreeMap<&'static str, Vec<f64>> {
     println!("the first {CHECKED_STEPS} losses");
     let mut reference = BTreeMap::new();

@@ -1,6 +1,6 @@
 //! Specs that another version of Stagecoach writes or reads. The CRD of a newer version fills in defaults of fields
 //! that an older operator lacks, so reading drops unknown fields. An older trainer refuses fields that only a newer
-//! operator has, so writing omits fields that have their default. Neither of these changes the meaning of a spec,
+//! operator has, so writing omits fields that have their default. Neither omission changes the meaning of a spec,
 //! because a default never changes within an API version.
 
 use std::collections::BTreeMap;

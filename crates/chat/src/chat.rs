@@ -22,10 +22,10 @@ pub struct Tokens {
     pub ids: Vec<u32>,
     /// For each token, whether it is trained on.
     pub trained: Vec<bool>,
-    /// For each message, the number of tokens up to its end. The tokens up to this end are the same as if the
-    /// conversation consisted only of its messages up to this one. `None` for a message at which the conversation can't
-    /// be cut, for example because the template changes earlier text when later messages follow. A prompt and a
-    /// completion that are texts count as two messages. The list is empty if the caller requests no ends.
+    /// For each message, the number of tokens up to its end. The tokens up to this end equal the tokens of a
+    /// conversation that ends with this message. `None` for a message at which the conversation can't be cut, for
+    /// example because the template changes earlier text when later messages follow. A prompt and a completion that are
+    /// texts count as two messages. The list is empty if the caller requests no ends.
     pub turn_ends: Vec<Option<usize>>,
     /// The text that was encoded.
     pub text: String,

@@ -1,8 +1,8 @@
-//! Finds the tokens of a conversation that are trained on, which are the tokens that the assistant writes. Also proves
-//! that the result is right. If the template has `{% generation %}` blocks, the proof shows that no token crosses the
-//! border of a block. Without such blocks, the proof shows that no token crosses the border of a turn, and that the
-//! first messages have the same text and the same tokens whether or not later messages follow. If a proof fails, the
-//! conversation is refused.
+//! Finds the tokens that the assistant writes, because training uses only these tokens. Also proves that the result is
+//! right. If the template has `{% generation %}` blocks, the proof shows that no token crosses the border of a block.
+//! Without such blocks, the proof shows that no token crosses the border of a turn, and that the first messages have
+//! the same text and the same tokens whether or not later messages follow. If a proof fails, this module refuses the
+//! conversation.
 
 use std::ops::Range;
 

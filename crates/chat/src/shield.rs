@@ -151,8 +151,8 @@ impl SpecialTokenEscaper {
         ranges
     }
 
-    /// Returns a special token of which `text` has a part at one of its ends: the beginning of the token at the end, or
-    /// the end of the token at the start. Also returns a token that contains the whole `text`.
+    /// Returns a special token if `text` ends with the beginning of the token or begins with the end of the token. Also
+    /// returns a token that contains the whole `text`.
     fn token_at_ends(&self, text: &str) -> Option<&str> {
         let touches = |token: &&String| {
             parts(token).any(|(start, end)| text.ends_with(start) || text.starts_with(end))

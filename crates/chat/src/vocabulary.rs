@@ -1,9 +1,10 @@
 //! A tokenizer that produces special tokens only at the places where a template has written them.
 //!
 //! A placeholder, one private-use character, replaces each special token of the template. Each placeholder is an added
-//! token with the flags of its special token, so that the tokenizers library splits a text at placeholders as it splits
-//! at special tokens. The text between placeholders therefore has the same ids as between special tokens. A special
-//! token that a message spells stays text. Added tokens that are not special, such as `<think>`, are found everywhere.
+//! token with the flags of its special token, except `special`. The tokenizers library therefore splits a text at
+//! placeholders as it splits at special tokens, and the text between placeholders has the same ids as between special
+//! tokens. A special token that a message spells stays text. Added tokens that are not special, such as `<think>`, are
+//! found everywhere.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

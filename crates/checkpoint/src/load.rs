@@ -75,8 +75,8 @@ pub fn list(volume: &dyn Volume) -> Result<Listing, CheckpointError> {
 
 /// Opens the newest checkpoint that is intact at `level` and is not in `known_damage`, the list of the damage that
 /// stages found while they read tensors. This function does not change the volume. The caller passes the damage to
-/// [`crate::quarantine`] only after it has loaded an older checkpoint. If no checkpoint can be loaded, none is
-/// therefore moved, and the next start also gets `NoneIntact`.
+/// [`crate::quarantine`] only after it has loaded an older checkpoint. If the caller can load no checkpoint, it
+/// therefore moves none, and the next start also gets `NoneIntact`.
 ///
 /// # Errors
 /// Returns [`CheckpointError::NoneIntact`] if there are checkpoints but none can be used. Returns

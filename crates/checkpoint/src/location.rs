@@ -1,4 +1,4 @@
-//! Resolves a path from the user to a job's folder or to one checkpoint.
+//! Finds the job's folder or the checkpoint that a path from the user names.
 
 use std::fs;
 use std::io::ErrorKind;

@@ -20,7 +20,7 @@ const DIGEST_CHARS: usize = 64;
 /// Metadata from the trainer. This crate compares `identity`, and only stores the other fields.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CheckpointMetadata {
-    /// The number of the attempt to run the job during which the checkpoint was written.
+    /// The number of the job's attempt that wrote the checkpoint.
     pub attempt: u64,
     /// The settings that determine the result of a run. A run resumes only from a checkpoint with the same settings.
     pub identity: Value,

@@ -25,9 +25,9 @@ pub fn quarantine(volume: &dyn Volume, fence: &Fence, damage: &[Damage]) -> Resu
     for (step, damage) in steps {
         let from = paths::checkpoint_path(step);
         let entry = format!("{}/{}", fence.work_dir(), damaged_entry_name(step));
-        // The reason is written in the fence's folder and moved into the checkpoint's folder. If it were opened in the
-        // checkpoint's folder, a group that has lost the fence could still write to it. Errors of the write are
-        // ignored, because a full disk must not prevent the move of the checkpoint.
+        // The file with the reason is written in the fence's folder and moved into the checkpoint's folder. If the file
+        // were created in the checkpoint's folder, a group that has lost the fence could still write to it. Errors of
+        // the write are ignored, because a full disk must not prevent the move of the checkpoint.
         let reason = format!("{}/{}.{REASON_FILE}", fence.work_dir(), paths::step_dir_name(step));
         let reasons: String = damage.iter().map(|d| format!("{d}\n")).collect();
         let _ = write_file(volume, &reason, reasons.as_bytes());

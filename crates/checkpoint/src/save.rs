@@ -1,5 +1,5 @@
-//! Saves checkpoints: every stage of a group writes into the folder of the [`Fence`] that the group (the processes of
-//! one attempt to run the job) holds, and the leader of the group commits the checkpoint by one rename.
+//! Saves checkpoints. A group is the set of processes of one attempt to run the job. Every stage of the group writes
+//! into the folder of the group's [`Fence`], and the leader of the group commits the checkpoint by one rename.
 //!
 //! 1. The leader calls [`PendingCheckpoint::begin`] and broadcasts the result to all members of the group.
 //! 2. Every stage calls [`PendingCheckpoint::write_stage`] and sends its [`StageFiles`] to the leader.

@@ -15,7 +15,7 @@ const MAX_TIMELINES: usize = 10;
 const MAX_SOURCES: usize = 32;
 /// The largest number of held-out sets with a stored curve.
 const MAX_SETS: usize = 16;
-/// The number of the last steps over which the time of a step and the wait for data are averaged.
+/// The number of last steps from which a page computes the mean time of a step and the wait for data.
 const RECENT_STEPS: usize = 20;
 
 /// The fields of a line of `metrics.jsonl` that a page needs. The timeline is the largest part of the line, and is

@@ -1,6 +1,7 @@
 //! Serves a page on the loopback interface of this machine, from threads of low priority. Limits apply to the number of
-//! connections, the time in which the head of a request must arrive, the time for which a client may accept no data,
-//! and the number of threads that compute answers. A panic in one of these threads ends only a connection.
+//! connections, the time in which the head of a request must arrive, the time after which a client that accepts no data
+//! loses its connection, and the number of threads that compute answers. A panic in one of these threads ends only one
+//! connection.
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};

@@ -11,8 +11,8 @@ use crate::folder::JobFolder;
 /// An upper bound of the time for which a process holds the lock only to check it. A starting run waits for this time
 /// before it tries again.
 const CHECK_DURATION: Duration = Duration::from_millis(10);
-/// The number of times that a starting run tries again to acquire the lock. It tries again, because a process that only
-/// checks the lock may hold it.
+/// The number of times that a starting run tries again to acquire the lock, because a process that only checks the lock
+/// may hold the lock for a moment.
 const MAX_CHECKS: u32 = 3;
 
 /// Whether a run holds the lock of a job's folder. The check writes nothing.

@@ -234,7 +234,7 @@ pub(super) fn place_line(attempt: u64, InstanceId { rank, incarnation }: Instanc
 }
 
 /// Opens a log for appending, writes a line that separates the output of processes, and returns the offset after this
-/// line. On a full volume the line may be missing. This must not prevent the start of the stage.
+/// line. On a full volume the line may be missing, because a full volume must not prevent the start of the stage.
 fn open_log(path: &Path, attempt: u64, incarnation: u32) -> Result<(File, u64), LaunchError> {
     let open = || -> io::Result<(File, u64)> {
         let mut file = File::options().create(true).append(true).open(path)?;

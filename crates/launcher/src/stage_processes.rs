@@ -107,8 +107,8 @@ impl StageProcesses {
         )
     }
 
-    /// Kills the spares with these numbers and removes them from the list. Returns whether the list had any of these
-    /// spares.
+    /// Kills the spares with these numbers, even the spares that have replaced a stage, and removes them from the list.
+    /// Returns whether the list had any of these spares.
     pub(super) fn forget_spares(&mut self, attempt: u64, numbers: &BTreeSet<u32>) -> bool {
         let before = self.0.len();
         let is_removed = |process: &StageProcess| {

@@ -84,7 +84,8 @@ fn schedules(
     })
 }
 
-/// Returns every schedule, the simplest first. Stages have several chunks only if each chunk can have a layer.
+/// Returns the schedules that `Auto` tries, the simplest first. Stages have several chunks only if each chunk can have
+/// a layer.
 fn every_schedule(stages: usize, layers: usize, microbatches: usize, is_replicated: bool) -> Vec<Schedule> {
     let mut types: Vec<ScheduleType> = SCHEDULES.iter().rev().copied().collect();
     types.sort_by_key(|schedule| schedule.chunks);

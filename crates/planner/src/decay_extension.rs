@@ -1,4 +1,4 @@
-//! The learning rate of a job whose number of steps is raised. The decay ends at the old number of steps. The added
+//! The learning rate of a job to which the user adds steps. The decay still ends at the old number of steps. The added
 //! steps therefore train at the floor (the lowest learning rate) unless the job specifies a decay for them.
 
 use stagecoach_api::job::LearningRateSchedule;

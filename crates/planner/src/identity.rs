@@ -1,6 +1,6 @@
 //! The identity of a job, which checkpoints record, and the fields on which all stages must agree. The table `CHANGES`
-//! of the crate `api` lists the effect that a change of each field of the spec has. By these effects, this module
-//! selects the fields of the identity and the fields on which stages must agree.
+//! of the crate `api` lists the effect that a change of each field of the spec has. From these effects, this module
+//! derives both sets of fields.
 
 use std::collections::BTreeMap;
 
@@ -211,8 +211,8 @@ pub(super) mod tests {
         assert_eq!(resumed_identity(&other, &identity), identity);
     }
 
-    /// A branch that moves names another model, so the identity changes. A job may name the commit instead of the
-    /// branch.
+    /// After a branch has moved, it names another model, so the identity changes. A job may name the commit instead of
+    /// the branch.
     #[test]
     fn the_identity_has_the_commit_of_a_model_on_the_hub() {
         let identity = |path: &str, commit: &str| {

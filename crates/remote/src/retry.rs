@@ -7,7 +7,7 @@ use std::time::Duration;
 /// A receiver of sentences about waits, such as "the hub limits requests: waiting 56 s".
 pub type Notice = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// A function that waits for a duration. Tests only add up the durations.
+/// A function that waits for a duration. Tests use a function that returns at once.
 pub type Pause = Arc<dyn Fn(Duration) + Send + Sync>;
 
 /// The functions that a client calls when it waits.

@@ -8,7 +8,7 @@ use stagecoach_engine::StageError;
 use stagecoach_engine::execute::{Stage, TensorDump};
 use tch::Tensor;
 
-/// Returns the path of the file with a stage's tensors of a step. [`read_dump`] reads the files of all stages.
+/// Returns the path of the file with a stage's tensors of a step.
 fn dump_file(folder: &Path, step: u64, stage: usize) -> PathBuf {
     folder.join(format!("step-{step}.stage-{stage}.safetensors"))
 }

@@ -176,7 +176,7 @@ impl ProgressDisplay {
             let best = best.map_or_else(String::new, |best| format!(", best {}", nats(Some(best.loss))));
             text += &format!(" (held-out {}{best})", nats(Some(loss)));
         }
-        // a narrow terminal truncates the line: the most important values come first
+        // the most important values come first, because a narrow terminal truncates the line
         if let Some(eta) = self.formatter.eta_seconds(record.step) {
             text += &format!("  eta {}", duration(eta));
         }

@@ -114,8 +114,8 @@ mod tests {
         Sender::start(link, socket, stream, Outgoing::Stream, gpu)
     }
 
-    /// The stand-in for the GPU driver (`tests/nccl`) treats all memory as GPU memory. If the GPU of a stage fails, the
-    /// stage's peers break their links.
+    /// If the GPU of a stage fails, the stage's peers break their links, so the stage observes both errors. The
+    /// stand-in for the GPU driver (`tests/nccl`) treats all memory as GPU memory.
     #[test]
     fn a_failure_of_the_own_gpu_is_reported_before_broken_links() {
         let folder = tempfile::tempdir().unwrap();

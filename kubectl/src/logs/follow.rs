@@ -45,7 +45,7 @@ pub(crate) fn follow(
         // get the job before the pods: if the job is over, the reads below return all lines
         let job = cluster::job(kubectl, name)?;
         let is_over = is_over(&job.status()?);
-        // the loop below reopens a log connection that the API server has closed
+        // drop the readers that have ended: if the API server closed a connection early, the loop below opens a new one
         readers.retain(|_, reader| !reader.is_finished());
         for pod in cluster::pods(kubectl, &job)? {
             if !pod.has_started || readers.contains_key(&pod.name) || ended.contains(&pod.name) {
@@ -83,7 +83,7 @@ fn read(kubectl: &Kubectl, pod: JobPod, since: LinePosition, sender: Sender<Line
     Ok(thread::spawn(move || {
         let output = process.stdout.take().map(BufReader::new);
         let mut reader = LineReader::default();
-        // a line may be invalid UTF-8, so `BufRead::lines` would end the log there
+        // `BufRead::lines` would stop at a line that is invalid UTF-8
         for line in output.into_iter().flat_map(|output| output.split(b'\n')).map_while(Result::ok) {
             let line = String::from_utf8_lossy(&line);
             let (position, text) = reader.read(line.strip_suffix('\r').unwrap_or(&line));

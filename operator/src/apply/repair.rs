@@ -63,7 +63,7 @@ pub(crate) fn repairs(context: &ApplyContext<'_>, state: &JobState) -> Vec<Repai
     [service, policy, config_map].into_iter().flatten().collect()
 }
 
-/// Makes one repair. An object that is restored is built for `attempt`.
+/// Makes one repair. If the repair restores an object, the function builds the object for `attempt`.
 ///
 /// # Errors
 /// Returns the error of the API server. Returns `Rejected` if an object that the job does not own has the same name.

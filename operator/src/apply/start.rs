@@ -75,8 +75,8 @@ async fn create_objects(
     let has_policy = job.manifest.spec.network_policy.mode != NetworkPolicyMode::None;
     let peers = has_policy.then_some(peers);
     let is_first = template.number == 1 && is_new;
-    // The two patterns of `AttemptObjects` in this function have no `..`, so that the compiler reports a new kind of
-    // object that this function does not handle.
+    // the two patterns of `AttemptObjects` in this function have no `..`, so that the compiler reports a new kind of
+    // object that this function does not handle
     let AttemptObjects { service, network_policy, config_map, pod_group: _ } = build(reference, template, peers);
     let policy = async {
         let Some(policy) = network_policy else { return Ok(()) };

@@ -86,10 +86,10 @@ impl AttemptTemplate {
         })
     }
 
-    /// Returns this template with the job file of `earlier`, the template of an attempt with the same image. That image
-    /// has already read this job file, so the stages can certainly parse it. The fields that may differ between two
-    /// attempts keep their values from this template. If the revisions of the two attempts differ, the template keeps
-    /// its own job file.
+    /// Returns this template with the job file of `earlier`, the template of an attempt with the same image. The
+    /// trainer of this image has already read the job file, so the stages can certainly parse the file. The fields that
+    /// may differ between two attempts keep their values from this template. If the revisions of the two attempts
+    /// differ, the template keeps its own job file.
     pub(crate) fn with_job_file_of(self, earlier: &AttemptTemplate) -> AttemptTemplate {
         let same = self.revision.is_some() && self.revision == earlier.revision;
         let kept = same.then(|| job_file::carried_over(&earlier.job_file, &self.job_file)).flatten();

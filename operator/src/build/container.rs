@@ -51,8 +51,8 @@ pub(super) fn trainer_container(
     container.into()
 }
 
-/// Whether the trainer in the pod may have to read the corpus. Only the leader of a group, which is stage 0 of some
-/// replica, reads the corpus. A spare may replace such a stage 0.
+/// Whether the trainer in the pod may have to read the corpus. Only the leader of a group (the connected stages of an
+/// attempt) reads the corpus. The leader is stage 0 of some replica, and a spare may replace such a stage 0.
 fn reads_corpus(attempt: &AttemptTemplate, role: PodRole) -> bool {
     match role {
         PodRole::Stage(InstanceId { rank, .. }) => attempt.mesh.stage(rank) == 0,

@@ -45,8 +45,8 @@ pub(super) fn with_defaults(value: Option<&Value>, defaults: &impl Serialize) ->
 /// The keys that may identify the items of a list in a pod's spec, in the order in which they are tried.
 const ITEM_KEYS: [&str; 3] = ["mountPath", "devicePath", "name"];
 
-/// Returns `value` with `change` applied. Objects are merged field by field, and lists by the key that identifies their
-/// items. A null removes a field. Any other value is replaced.
+/// Returns `value` with `change` applied. The function merges objects field by field, and lists by the key that
+/// identifies their items. A null removes a field. Any other change replaces the value.
 pub(super) fn merged(value: &Value, change: &Value) -> Value {
     match (value, change) {
         (Value::Array(items), Value::Array(changes)) => {

@@ -24,7 +24,7 @@ pub(crate) enum PodGroupApi {
     Coscheduling,
 }
 
-/// A PodGroup of any of these APIs.
+/// A PodGroup of any [`PodGroupApi`].
 pub(crate) type PodGroup = Object<PodGroupSpec, NotUsed>;
 
 /// The spec of a PodGroup.

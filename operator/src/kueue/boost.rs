@@ -11,8 +11,8 @@ use stagecoach_lifecycle::UnixMillis;
 /// the order of two classes.
 pub(crate) const MAX_BOOST: u32 = 9;
 
-/// Returns the boost of a job that has trained without a new checkpoint since `since`. Each step of the boost lasts
-/// twice as long as the step before: 0 below one minute, 1 below two, 2 below four, and so on.
+/// Returns the boost of a job that has trained without a new checkpoint since `since`. The boost is 0 in the first
+/// minute, and grows by 1 after one minute, after two, after four, and so on.
 pub(crate) fn boost(since: UnixMillis, now: UnixMillis) -> u32 {
     let minutes = now.0.saturating_sub(since.0) / 60_000;
     minutes.checked_ilog2().map_or(0, |step| step + 1).min(MAX_BOOST)

@@ -149,9 +149,9 @@ fn attempt_status(inputs: &StatusInputs) -> Option<AttemptStatus> {
     })
 }
 
-/// Whether a new attempt keeps the image of the previous attempt. It does if the job has finished a step in any
-/// attempt, and no spec field that defines an attempt has changed. If the operator gets a new default image for
-/// trainers, a job that has made progress must not start to use this image.
+/// Whether a new attempt keeps the image of the previous attempt: the job has finished a step in any attempt, and no
+/// spec field that defines an attempt has changed. If the operator gets a new default image for trainers, a job that
+/// has made progress must not start to use this image.
 fn keeps_image(old: &JobState, new: &JobState) -> bool {
     old.max_finished_steps.is_some() && old.attempt.revision == new.attempt.revision
 }

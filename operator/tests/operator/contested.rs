@@ -33,7 +33,7 @@ fn operators_with_other_settings_find_each_other_and_back_off() {
     cluster.create("disputed/demo", json!({}));
     cluster.wait_running("disputed/demo", 1);
     cluster.wait("disputed/demo", "said to have two operators", names_both);
-    // After twelve writes, each operator pauses for at least a second between two of its repairs.
+    // after twelve writes, each operator pauses for at least a second between two of its repairs
     let began = Instant::now();
     let generation = || cluster.plane.get(&network_policy("disputed/demo"))?["metadata"]["generation"].as_u64();
     let before = generation().unwrap();

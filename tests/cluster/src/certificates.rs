@@ -40,8 +40,8 @@ impl Authority {
         self.sign(name, &params);
     }
 
-    /// Writes `NAME.crt` and `NAME.key` for a client that authenticates as `user`, and as a member of `group` if that
-    /// is not `None`. Returns the `user` entry of a kubeconfig.
+    /// Writes `NAME.crt` and `NAME.key` for a client that authenticates as `user`, and as a member of `group` unless
+    /// `group` is `None`. Returns the `user` entry of a kubeconfig.
     pub fn client(&self, name: &str, user: &str, group: Option<&str>) -> Value {
         let mut params = subject(user, group);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];

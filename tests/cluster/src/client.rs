@@ -15,8 +15,8 @@ use tokio::runtime::Runtime;
 /// connection send its request again.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A client for the API server that sends and receives JSON, for tests that are not async. Paths are those of the API,
-/// such as `/api/v1/namespaces/default/pods/a`.
+/// A client for the API server that sends and receives JSON, for tests that are not async. Its methods take paths of
+/// the API, such as `/api/v1/namespaces/default/pods/a`.
 pub struct Client {
     runtime: Runtime,
     client: kube::Client,

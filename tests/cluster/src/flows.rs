@@ -1,9 +1,9 @@
 //! Evaluates NetworkPolicies as Kubernetes defines them, because the nodes of tests do not enforce NetworkPolicies.
 //! These functions are pure.
 //!
-//! Both ends must permit a connection: the policies that select the source pod (egress), and those that select the
-//! target pod (ingress). A pod that no policy selects allows every connection. A pod that some policies select allows
-//! only the union of what these policies allow. Replies always pass.
+//! Both ends must permit a connection. The policies that select the source pod decide on its egress, and the policies
+//! that select the target pod decide on its ingress. A pod that no policy selects allows every connection. A pod that
+//! some policies select allows only the connections that at least one of these policies allows. Replies always pass.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! A cluster for which Kueue runs as a process of this machine.
+//! The access to a cluster that a Kueue outside the cluster needs.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use crate::certificates::write_kubeconfig;
 use crate::client::Client;
 use crate::kubectl::Kubectl;
 
-/// A cluster for which Kueue runs as a process of this machine.
+/// The access to a cluster for a Kueue that runs outside the cluster, as a process of this machine.
 #[derive(Clone, Debug)]
 pub struct KueueCluster<'a> {
     /// The administrator's client.

@@ -10,7 +10,8 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use stagecoach_test_wait::spawn;
 
 /// The variable with which the Go programs of a cluster let their heaps grow to five times the live objects before they
-/// collect garbage, instead of twice. Collection took half of an API server's CPU time.
+/// collect garbage. By default, a heap grows only to twice the live objects, and garbage collection took half of an API
+/// server's CPU time.
 pub const GARBAGE_COLLECTION: (&str, &str) = ("GOGC", "400");
 
 /// A running process. Dropping this value kills the process and waits for its exit. The kernel kills the process when

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 /// A script that waits for the end of its input, and then removes the folder. The input is a pipe from the test's
-/// process, and ends at the latest with this process. The script retries for 10 s, since processes that die with the
-/// test may still write. The script ignores Ctrl-C at the terminal.
+/// process, and ends at the latest when the test's process ends. The script retries for 10 s, since processes that die
+/// with the test may still write. The script ignores Ctrl-C at the terminal.
 const CLEANUP_SCRIPT: &str =
     r#"trap "" INT HUP TERM; cat >/dev/null; for i in $(seq 100); do rm -rf "$0" 2>/dev/null && exit; sleep 0.1; done"#;
 

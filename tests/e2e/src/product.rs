@@ -154,8 +154,8 @@ pub(crate) fn write_corpus(volume: &Path) {
     }
 }
 
-/// A cordoned node, on which the scheduler places no pods. Dropping this value uncordons the node, also for the next
-/// test if this test fails.
+/// A cordoned node, on which the scheduler places no pods. Dropping this value uncordons the node, so that the next
+/// test can use the node even if this test fails.
 pub struct Cordoned<'n>(&'n TestNode);
 
 impl Cordoned<'_> {

@@ -81,8 +81,8 @@ fn remove_traces(place: &NodeFolder) {
     };
     let is_log = |link: &PathBuf| std::fs::read_link(link).is_ok_and(|target| target.starts_with(place.path()));
     let mut traces: Vec<PathBuf> = entries("/var/log/containers").into_iter().filter(is_log).collect();
-    // the name of a cached file contains the network and the pod's sandbox. The name of the file for the pod's loopback
-    // device contains only the sandbox, so this function finds it by the sandbox of the pod's other file
+    // The name of a cached file contains the network and the pod's sandbox. Only the name of the file for the pod's
+    // loopback device lacks the network, so this function finds that file by the sandbox.
     let cached = entries("/var/lib/cni/results");
     let name = |file: &Path| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
     for file in &cached {

@@ -1,8 +1,8 @@
 //! Tests across crates that take minutes. They run the real trainer's processes, disturb them in many ways, and compare
 //! the results with those of an undisturbed run.
 
-// The tests run in the order of their names. A long test that mostly waits is therefore not among the last ones, beside
-// which no other test would use the cores.
+// The tests run in the order of their names, and few tests run beside the last ones. The names therefore put no long
+// test that mostly waits at the end, because the cores would be idle.
 mod attempts;
 mod audit;
 mod blame;

@@ -1,4 +1,4 @@
-//! TensorBoard reads the files that `stagecoach tensorboard` writes, also if the metrics lose steps while the command
+//! TensorBoard reads the files that `stagecoach tensorboard` writes, even if the metrics lose steps while the command
 //! follows them.
 
 use std::path::Path;

@@ -100,7 +100,7 @@ pub fn main(open_volume: VolumeOpener) -> ! {
             error.exit_code()
         }
     };
-    // stdout keeps the last line until it is complete
+    // stdout buffers a last line that has no line feed
     let _ = std::io::stdout().flush();
     stagecoach_os::exit_now(code)
 }

@@ -50,7 +50,7 @@ pub(in crate::train) struct RunningStage<'a> {
     /// The environments of all stages by group rank, as checkpoints record them.
     pub(in crate::train) environments: &'a [Value],
     pub(in crate::train) stage: Stage,
-    /// The dump of the tensors that a replay writes to a file; `None` without such a request.
+    /// The dump of the tensors that a replay writes to a file; `None` if no replay requests a dump.
     pub(in crate::train) dump: Option<Rc<TensorDump>>,
     pub(in crate::train) links: Links,
     /// The data loader of the first and the last stage; `None` on the stages between them.

@@ -64,7 +64,7 @@ fn join_and_train(context: &StageContext, carry_over: &mut CarryOver) -> Result<
         return Ok(Some(StageOutcome::Drained));
     }
     let interrupt = Interrupt::default();
-    // this function drops `_in_group` when it returns, which tells the handler that the stage has left the group
+    // the drop of `_in_group` at the end of this function tells the handler that the stage has left the group
     let (handler, _in_group) = FailureHandler::new(context, interrupt.clone());
     let handler = Arc::new(handler);
     let on_failure = {

@@ -1,6 +1,6 @@
-//! Compares the training of whole models, of models with frozen weights and of adapters with that of Transformers and
-//! PEFT. The trainer reproduces twenty steps (`tests/reference/fine_tuning.py`) with any number of microbatches, and no
-//! layout changes a bit.
+//! Compares the trainer with Transformers and PEFT, for whole models, models with frozen weights, and adapters. The
+//! trainer reproduces twenty steps (`tests/reference/fine_tuning.py`) with any number of microbatches, and no layout
+//! changes a bit.
 
 use stagecoach_api::job::{Precision, Recompute};
 use stagecoach_model::model_types;

@@ -117,7 +117,7 @@ fn no_layout_changes_the_bits_of_blocks() {
     }
 }
 
-/// The files were written by torch and torchtitan, including DualPipeV's overlapped forward and backward.
+/// torch and torchtitan wrote the files. In one of them, DualPipeV overlaps a forward with a backward.
 #[test]
 fn schedules_that_others_wrote_change_no_bit() {
     macro_rules! csv {

@@ -147,8 +147,8 @@ fn relative_error(ours: &Weights, reference: &Weights) -> f64 {
 }
 
 /// Bfloat16 has three digits, so that a trainer's errors mostly depend on the points at which it rounds. The bounds are
-/// the errors of PyTorch's own training in bf16 plus a margin. These errors were measured with two orders of the sums
-/// over the batch, and the larger one counts.
+/// the errors of PyTorch's own training in bf16 plus a margin. Each of these errors is the larger one of two
+/// measurements, with different orders of the sums over the batch.
 #[test]
 fn bf16_strays_no_further_than_pytorch_does() {
     let reference = Reference::read();

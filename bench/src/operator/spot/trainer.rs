@@ -101,7 +101,7 @@ impl SimulatedTrainer {
             self.lost += lost;
             self.members.retain(|member| ready.iter().any(|pod| pod.uid == *member));
             // The state of a member exists twice: on this member, and as a copy on another one. The loss of two members
-            // can therefore destroy both. The simulation assumes that it does, so the group then needs the checkpoint.
+            // may destroy both copies of a state. The simulation assumes this case, so the group needs the checkpoint.
             if self.lost > 1 || !self.policy.keeps_survivors {
                 self.steps = self.saved.1;
             }

@@ -50,10 +50,11 @@ pub mod env {
 
     /// The path of the stage's termination message. The default is `/dev/termination-log`.
     pub const TERMINATION_LOG: &str = "STAGECOACH_TERMINATION_LOG";
-    /// The port of the stage's HTTP server. The default is `HTTP_PORT`. With 0, the stage has no server.
+    /// The port of the stage's HTTP server. The default is `contract::HTTP_PORT`. With 0, the stage has no server.
     pub const HTTP_PORT: &str = "STAGECOACH_HTTP_PORT";
 
-    /// All variables that the operator and the launcher set for stages and spares. A pod template must not set them.
+    /// The variables of `StageEnv`, which the operator and the launcher set for stages and spares. A pod template must
+    /// not set them.
     pub const ALL: [&str; 18] = [
         MASTER_ADDR,
         MASTER_PORT,

@@ -42,8 +42,9 @@ pub struct LostStage {
     pub has_ended: bool,
 }
 
-/// A stage that an audit suspects: the stage that computed a wrong result, or one of several stages if the audit does
-/// not show which of them did. In an audit, another stage recomputes a microbatch and compares the results.
+/// A stage that an audit suspects of a wrong result. If the audit does not show which stage computed the result, each
+/// stage that may have computed it is a suspect. In an audit, another stage recomputes a microbatch and compares the
+/// results.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SuspectedStage {

@@ -14,7 +14,7 @@ pub(crate) struct Bounds {
 /// A bound of a number, or of the length of a text or list.
 pub(crate) struct Bound {
     pub(crate) value: f64,
-    /// Whether the limit excludes the bound itself.
+    /// Whether the bound itself is out of range.
     pub(crate) is_exclusive: bool,
 }
 

@@ -1,8 +1,8 @@
-//! The table with the effect that a change of a field of the spec has on an existing job. The table determines which
-//! changes the CRD refuses, and which changes make the operator start a new attempt. The table also determines three
-//! sets of fields: the fields of a checkpoint's identity, the fields that the launcher compares with an earlier run,
-//! and the fields on which the stages must agree. The identity consists of the settings that determine the results, and
-//! a job resumes only from a checkpoint with the same identity.
+//! A table of all fields of the spec, with the effect of changing each field of an existing job. The table determines
+//! which changes the CRD refuses, and which changes make the operator start a new attempt. The table also determines
+//! three sets of fields: the fields of a checkpoint's identity, the fields that the launcher compares with an earlier
+//! run, and the fields on which the stages must agree. The identity consists of the settings that determine the
+//! results, and a job resumes only from a checkpoint with the same identity.
 
 use serde_json::Value;
 
@@ -183,7 +183,7 @@ pub(crate) fn paths_with(effect: ChangeEffect) -> Vec<String> {
 const MESH_FIELDS: [&str; 3] = ["stages", "dataParallel", "elastic.maxDataParallel"];
 
 /// Returns the top-level fields of the spec that contain a field whose change is refused or needs a new attempt, in the
-/// spec's order. The fields of the mesh are omitted, because the state of a job contains their numbers separately.
+/// spec's order. The fields of the mesh are omitted, because the state of a job contains the mesh separately.
 pub fn attempt_fields() -> impl Iterator<Item = &'static str> {
     let mut last = "";
     CHANGES.iter().filter(|(_, effect)| !matches!(effect, Live | Cluster)).filter_map(move |(path, _)| {

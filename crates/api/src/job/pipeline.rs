@@ -48,9 +48,9 @@ impl PipelineSpec {
         self.virtual_stages.or(self.schedule.fixed_chunks().map(|fixed| fixed.chunks)).unwrap_or(1)
     }
 
-    /// Returns the number of layers of each chunk that the job specifies. Returns `None` unless the strategy is
-    /// Explicit and the list has `chunks` entries: after a change of the number of stages, the list may not fit. The
-    /// planner then uses the strategy Auto and reports that the list does not fit.
+    /// Returns the job's explicit partition, which is the number of layers of each chunk. Returns `None` unless the
+    /// strategy is Explicit and the list has `chunks` entries: after a change of the number of stages, the list may not
+    /// fit. The planner then uses the strategy Auto and reports that the list does not fit.
     pub fn explicit_layers(&self, chunks: usize) -> Option<&[u32]> {
         self.partition
             .layers

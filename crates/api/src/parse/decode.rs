@@ -18,8 +18,8 @@ pub(super) fn decode<'de, T: Deserialize<'de>>(root: &'de YamlNode) -> Result<T,
     })
 }
 
-/// Returns the path as names and `[index]`es, the position of the innermost value on the path that exists, and the
-/// position of that value's key.
+/// Returns the path as names and `[index]`es, the position of the innermost existing value on the path, and the
+/// position of this value's key.
 fn locate(root: &YamlNode, path: &Path) -> (Vec<String>, Position, Position) {
     let (mut node, mut value, mut key) = (Some(root), root.position, root.position);
     let mut names = Vec::new();

@@ -1,5 +1,5 @@
-//! Tests that special tokens that messages spell stay text, and that no text forms a special token with neighbouring
-//! text.
+//! Tests that a special token that a message spells stays text, and that no text forms a special token together with
+//! neighbouring text.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -31,7 +31,8 @@ fn pieces(tokenizer: &Tokenizer, ids: &[u32]) -> Vec<Piece> {
     pieces
 }
 
-/// Returns an innocent text, without a part of a special token, which replaces the text with this index.
+/// Returns the innocent text that replaces the text with this index. An innocent text contains no part of a special
+/// token.
 fn innocent(index: usize) -> String {
     format!("QZ{index}ZQ")
 }

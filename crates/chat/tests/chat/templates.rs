@@ -1,5 +1,5 @@
-//! Tests the features of Jinja and Python that templates need. The expected texts are those of transformers, as a test
-//! in `transformers.rs` verifies.
+//! Tests the features of Jinja and Python that templates need. A test in `transformers.rs` verifies that transformers
+//! writes the same texts.
 
 use serde_json::{Value, json};
 use stagecoach_chat::{Conversation, ConversationError, TemplateSettings};

@@ -6,8 +6,8 @@ use crate::common::*;
 
 const TURNS: [(&str, &str); 4] = [("user", "Hello"), ("assistant", "you"), ("user", "2+2?"), ("assistant", "4")];
 
-/// The caller gets the number of tokens before any proof. The caller can therefore skip a conversation that is too long
-/// without a proof.
+/// The caller gets the number of tokens before any proof. The chat therefore proves nothing for a conversation that the
+/// caller skips because it is too long.
 #[test]
 fn the_number_of_tokens_is_known_before_the_proof() {
     let family = family("chatml");

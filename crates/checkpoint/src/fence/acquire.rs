@@ -13,8 +13,8 @@ use crate::volume::{
     target_exists,
 };
 
-/// The maximum number of attempts to claim a fence number, and to remove a holder's folder, which has the unfinished
-/// files of a group.
+/// The maximum number of attempts to claim a fence number, and to remove a holder's folder (the folder of a group's
+/// unfinished files).
 const MAX_ATTEMPTS: u32 = 100;
 
 /// The error numbers EPERM and EMFILE. Some file systems over object stores return them instead of "unsupported".

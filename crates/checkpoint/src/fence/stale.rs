@@ -23,7 +23,7 @@ pub fn remove_stale_fences(volume: &dyn Volume) -> Result<(), CheckpointError> {
     remove_stale_probes(volume)
 }
 
-/// Removes the folders of groups that ended while they probed the volume, which they do by a trial rename.
+/// Removes the probe folders of groups that ended during the probe, which is a trial rename of a folder.
 fn remove_stale_probes(volume: &dyn Volume) -> Result<(), CheckpointError> {
     let probes = list_or_none(volume, CHECKPOINTS_DIR)?;
     let probes = || probes.iter().filter_map(|entry| paths::parse_probe_dir_name(&entry.name));

@@ -1,5 +1,5 @@
-//! Defines operations that need several calls on a [`Volume`], or that tolerate the errors that result when NFS repeats
-//! a call.
+//! Defines operations that make several calls on a [`Volume`], or that tolerate the error of a call that NFS repeats
+//! after its success.
 
 use std::io::{self, ErrorKind};
 

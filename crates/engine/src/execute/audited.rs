@@ -88,8 +88,8 @@ impl WorkRecorder {
 }
 
 impl StepProbe for WorkRecorder {
-    /// Copies the input, the targets, the weights and the head's accumulator to the host. The other accumulators are
-    /// copied later. The head's accumulator is copied here, because the forward pass already adds to it.
+    /// Copies the input, the targets, the weights and the head's accumulator to the host. The head's accumulator is
+    /// copied here, because the forward pass already adds to it. `accumulation_begins` copies the other accumulators.
     fn forward_begins(&mut self, stage: &Stage, item: WorkItem, input: &Tensor, targets: Option<&Tensor>) {
         if item != self.item {
             return;

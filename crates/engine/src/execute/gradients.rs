@@ -86,9 +86,9 @@ impl GradientSums {
         self.accumulators.get(&group).map_or(&[], Vec::as_slice)
     }
 
-    /// Finishes the block that ends with `item`; does nothing if no block ends with it. As long as the sum of the
-    /// sibling subtree is stored, adds this sum to the accumulators of `group`, and continues with the parent. If more
-    /// blocks follow, stores the result and zeroes the accumulators.
+    /// Finishes the block that ends with `item`; does nothing if no block ends with it. While the sum of the sibling
+    /// subtree is stored, adds this sum to the accumulators of `group`, and continues with the parent. If more blocks
+    /// follow, stores the result and zeroes the accumulators.
     pub(super) fn finish_block_after(&mut self, group: AccumulatorGroup, item: WorkItem, blocks: &ReplicaBlocks) {
         let Some(mut sum) = blocks.ending_with(item) else { return };
         let Some(accumulators) = self.accumulators.get(&group) else { return };

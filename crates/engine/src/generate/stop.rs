@@ -5,8 +5,8 @@ use anyhow::Result;
 /// The callback that receives each new part of a text. An error ends the generation.
 pub type OnText<'f> = dyn FnMut(&str) -> Result<()> + 'f;
 
-/// The output of a growing text. The output omits an incomplete stop string or character at the end, which later tokens
-/// may complete.
+/// The output of a growing text. The output holds back an incomplete stop string or character at the end of the text,
+/// because later tokens may complete it.
 #[derive(Debug)]
 pub(super) struct TextOutput<'a> {
     stop: &'a [String],

@@ -24,9 +24,10 @@ pub fn checkpoint_tensors(stage: &Stage, held: Option<&Snapshot>) -> HashSet<Str
     names.filter(|name| held.is_none_or(|held| held.tensor(name).is_none())).collect()
 }
 
-/// Loads the weights and moments that the replica of `stage` owns. `held` is a copy in memory of the same step. Tensors
-/// that are not in `held` come from the checkpoint, whose files are verified by their hashes. `updates` is the number
-/// of optimizer updates up to this step. `on_read` receives the number of bytes of each tensor.
+/// Loads the weights and moments that the replica of `stage` owns. `held` is a copy in memory of the state at the
+/// loaded step. Tensors that are not in `held` come from the checkpoint, and the function verifies them by their
+/// hashes. `updates` is the number of optimizer updates up to this step. `on_read` receives the number of bytes of each
+/// tensor.
 ///
 /// # Errors
 /// If a tensor is damaged or missing, or has another shape or dtype.

@@ -1,5 +1,5 @@
-//! The whole model of a checkpoint that has only the trained weights. The model consists of the frozen weights with
-//! which the job began, into which the trained LoRA adapters are merged, and of the other trained weights.
+//! The whole model of a checkpoint that has only the trained weights. The model consists of the job's frozen weights,
+//! with the trained LoRA adapters merged into them, and of the other trained weights.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

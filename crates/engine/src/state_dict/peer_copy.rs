@@ -12,8 +12,8 @@ use tch::{Kind, Tensor, no_grad};
 use super::snapshot::copy_all;
 use crate::execute::{CopyToHost, Stage, owners};
 
-/// The values and moments of those parameters of a stage that the stage's replica owns. If two stages share a tied
-/// weight, the copies of both stages include it. The values are fp32 on the CPU, parameter by parameter in the stage's
+/// The values and moments of the parameters that a stage holds and its replica owns. If two stages share a tied weight,
+/// the copies of both stages include this weight. The values are fp32 on the CPU, parameter by parameter in the stage's
 /// order.
 #[derive(Debug)]
 pub struct PeerCopy {

@@ -39,7 +39,7 @@ impl Connection {
     /// Queues a frame, or drops the frame if `close_after_flush` has been called.
     pub(crate) fn send(&self, frame: &Arc<[u8]>) -> Result<(), QueueFull> {
         match &self.queue {
-            // If the writer thread has ended, it has shut the socket down, and the reader thread reports the reason.
+            // a writer thread that has ended has shut the socket down, and the reader thread reports the reason
             Some(queue) => match queue.try_send(Arc::clone(frame)) {
                 Err(TrySendError::Full(_)) => Err(QueueFull),
                 _ => Ok(()),

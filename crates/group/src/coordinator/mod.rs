@@ -125,7 +125,7 @@ impl Coordinator {
     }
 
     fn send_event(&self, event: GroupEvent) {
-        // The send succeeds, because the receiving thread lives as long as this value.
+        // the send succeeds, because the receiving thread lives as long as this value
         let _ = self.inputs.send(Input::Event(event));
     }
 }

@@ -83,7 +83,7 @@ pub(super) fn run_state_machine(
             for effect in effects {
                 apply_effect(effect, &mut connections, &mut events);
             }
-            // the closed connection is removed after the effects, because an effect may send its final message on it
+            // a closed connection is removed only after the effects, because an effect may send a final message to it
             closed.map(|conn| connections.remove(&conn));
         }
         if group.is_closed() {

@@ -131,7 +131,9 @@ impl JoinProgress {
 
     /// Whether the process of an unreachable leader has ended. A leader begins to listen before it publishes its
     /// address, and listens until its group is over. A closed or refused connection therefore indicates that the
-    /// leader's process has ended, but a network failure does not.
+    /// leader's process has ended, but a network failure does not. A stage that the group accepted concludes this at
+    /// once, unless the leader has reported the end of the group. Any other stage first waits for
+    /// [`MAX_TIME_BETWEEN_GROUPS`], because a living leader may be between two groups.
     fn has_ended(&mut self, group: u64, is_member: bool, error: &io::Error) -> bool {
         if self.unreachable.is_none_or(|(unreachable, _)| unreachable != group) {
             self.unreachable = Some((group, Instant::now()));

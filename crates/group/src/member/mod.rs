@@ -164,8 +164,8 @@ impl Member {
     /// Leaves the group, reporting the exit code, and waits until all members have left.
     ///
     /// With code 0 or 143, all members must leave: if another stage continues, the group fails. With any other code,
-    /// the group ends at once, and this stage is the root cause, except with code 75, which means that this stage lost
-    /// a peer. On the leader, the call returns last: when the other members have disconnected, or after
+    /// the group ends at once. This stage is then the root cause, unless the code is 75: a stage leaves with code 75 if
+    /// it lost a peer. On the leader, the call returns last: when the other members have disconnected, or after
     /// `timeouts.shutdown_timeout`.
     ///
     /// # Errors

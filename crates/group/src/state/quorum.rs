@@ -12,7 +12,7 @@ use stagecoach_api::contract::Mesh;
 pub struct Quorum {
     /// The attempt's stages and replicas.
     pub(crate) mesh: Mesh,
-    /// The number of replicas that a group must have.
+    /// The minimum number of replicas in a group.
     min_replicas: usize,
     waits_for_lost_ranks: bool,
     /// The time for which the stages of additional replicas must be connected before a group uses them. `None` for a

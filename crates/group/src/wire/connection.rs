@@ -1,5 +1,5 @@
-//! The beginning and the end of a connection: one attempt to connect to another stage, the options of its socket, and
-//! the reason why a control connection ended. The caller repeats failed attempts: the address may belong to a stage
+//! The beginning and the end of a connection: one attempt to connect to another stage, the socket options, and the
+//! reason why a control connection ended. The caller repeats failed attempts, because the address may belong to a stage
 //! that has ended, or a route or a network rule may not exist yet.
 
 use std::io;

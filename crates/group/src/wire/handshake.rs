@@ -25,7 +25,7 @@ pub(crate) fn server_handshake(stream: &mut (impl Read + Write), secret: &GroupS
     let mut first = [0; 12];
     let read = stream.read_exact(&mut first);
     if read.is_err() || first[..8] != MAGIC {
-        // A failure is ignored, because the client may have disconnected.
+        // a failure is ignored, because the client may have disconnected
         let _ = stream.write_all(FOREIGN_CLIENT_NOTICE.as_bytes());
         return Err(read
             .err()

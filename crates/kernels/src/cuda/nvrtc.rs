@@ -84,7 +84,8 @@ pub(crate) struct Compiled {
 pub(crate) struct Nvrtc {
     version: String,
     /// The library `BUILTINS`; `None` if it can't be opened. NVRTC does not search the folder of this program's
-    /// libraries, so this program opens the library there. The loader then finds it for NVRTC.
+    /// libraries, so this program opens the library from that folder. When NVRTC opens the library by its name, the
+    /// loader returns the open library.
     _builtins: Option<Library>,
 }
 

@@ -225,8 +225,8 @@ mod tests {
     use super::*;
 
     /// If [`FUNCTIONS`] lacked a function that `cudarc` calls, the process would panic on an old driver instead of
-    /// reporting an error. This test compares the list with the functions of the stand-in for the driver. Other tests
-    /// use the stand-in. Together, they call all functions except the functions that load and launch kernels, so they
+    /// reporting an error. This test compares the list with the functions of the stand-in for the driver. The tests
+    /// that use the stand-in call all these functions, except the functions that load and launch kernels. Those tests
     /// would panic if the stand-in lacked a function.
     #[test]
     fn the_functions_that_are_looked_for_are_those_of_the_stand_in() {

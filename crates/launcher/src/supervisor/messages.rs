@@ -51,7 +51,7 @@ impl Supervisor<'_> {
                 self.observed_progress.lost.get_or_insert(lost);
             }
             // `ObservedProgress::last_step_at` stays `None`, because the stages themselves detect a stall and identify
-            // the stage that hangs.
+            // the stage that hangs
             TrainingEvent::Step(record) => {
                 self.observed_progress.finished_steps = Some(record.step);
                 self.note_recovery(|recovery| recovery.first_step_at = recovery.loaded_at.map(|_| now));

@@ -1,7 +1,7 @@
-//! The launcher's loop. It builds an `Observed` from the stages' processes, passes it to `lifecycle`, the job's state
-//! machine, and carries out the decisions of `lifecycle`. The loop receives messages from one channel, and waits at
-//! most until the next time at which `lifecycle` must decide. One thread for each stage and one thread for signals send
-//! the messages.
+//! The launcher's loop. The loop builds an `Observed` from the stages' processes, passes the `Observed` to `lifecycle`
+//! (the job's state machine), and carries out the decisions of `lifecycle`. The loop receives messages from one
+//! channel, and waits at most until the next time at which `lifecycle` must decide. One thread for each stage and one
+//! thread for signals send the messages.
 
 mod actions;
 mod clock;
@@ -55,7 +55,8 @@ pub enum RunOutcome {
     Stopped,
     /// A second signal stopped the run, and the launcher killed all stages.
     Killed,
-    /// The job failed. The value is the exit code of the root cause, or of `ExitCode::Failure` if there is none.
+    /// The job failed. The value is the exit code of the root cause, or of `ExitCode::Failure` if the root cause has no
+    /// exit code.
     Failed(i32),
 }
 

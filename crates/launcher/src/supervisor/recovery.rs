@@ -17,7 +17,7 @@ pub(super) struct LastStart {
 
 impl Supervisor<'_> {
     /// Returns the recovery from a new failure, or from a known failure that is reported again with more details. If
-    /// training has already resumed, the recovery includes the step and time at which it did.
+    /// training has already resumed, the recovery includes the step and time at which training resumed.
     pub(super) fn recovery(&self, failure: &AttemptFailure) -> Recovery {
         let known = self.stored.state.last_failure.as_ref().is_some_and(|known| is_same_failure(known, failure));
         if let Some(recovery) = self.stored.recovery.filter(|_| known) {

@@ -36,7 +36,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Returns the numbers of stages that the job may have, which are at most `most` if the rules choose.
+    /// Returns the numbers of stages that the job may have: the number that the user requested, otherwise 1 to `most`.
     fn allowed_stages(&self, most: u32) -> RangeInclusive<u32> {
         match self.stages {
             Some(stages) => stages.max(1)..=stages.max(1),

@@ -174,7 +174,7 @@ impl PretrainingSizes {
     }
 
     /// Whether the layers have at most two parameters for each token of the corpus, and `LEAST_STEPS` steps fit into
-    /// the time.
+    /// [`SECONDS`].
     pub(super) fn is_trained_in_time(&self, facts: &Facts) -> bool {
         let seconds = LEAST_STEPS * self.training.seconds_of_step(facts, self.parameters);
         let layer_parameters = self.parameters - 2.0 * f64::from(self.vocab_size) * f64::from(self.shape.hidden_size);

@@ -162,8 +162,8 @@ pub(super) fn programs_in_parts(programs: &Programs, parts: &[usize], is_replica
 
 /// Returns the bytes that each rank of a replica sends to the other replicas in REDUCE and in GATHER, by chunk. REDUCE
 /// sends the gradient of each parameter to the parameter's owner, the replica that updates the parameter. GATHER sends
-/// the new values of the parameters that the rank owns to all other replicas. The rank receives the same number of
-/// bytes. A weight that embedding and head share counts in the rank's first chunk that reads it.
+/// all other replicas the new values of the parameters that the rank owns. The rank receives the same number of bytes.
+/// A weight that embedding and head share counts in the rank's first chunk that reads it.
 fn data_parallel_bytes(
     config: &JobConfig,
     architecture: &dyn Architecture,

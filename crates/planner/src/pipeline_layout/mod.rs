@@ -90,11 +90,11 @@ impl PlannedStage {
 }
 
 /// Returns the programs for the replicas that have fewer microbatches than the first replica. `layout` was planned for
-/// the first replica. Returns `None` if all replicas have the same number.
+/// the first replica. Returns `None` if all replicas have the same number of microbatches.
 ///
 /// # Errors
-/// Returns an error if the layout's schedule is not possible with fewer microbatches, for example because its CSV has
-/// another number.
+/// Returns an error if the layout's schedule is not possible with fewer microbatches, for example because the schedule
+/// is a CSV file for another number.
 pub fn smaller_programs(
     config: &JobConfig,
     architecture: &dyn Architecture,

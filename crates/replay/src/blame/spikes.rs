@@ -35,7 +35,7 @@ pub struct Spike {
 }
 
 impl Spike {
-    /// Whether the gradient norm is more deviations above its median than the loss is above its own median.
+    /// Whether the gradient norm exceeds its median by more deviations than the loss exceeds its own median.
     pub fn is_of_norm(&self) -> bool {
         self.norm_deviations > self.loss_deviations
     }

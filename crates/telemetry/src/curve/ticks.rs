@@ -1,7 +1,7 @@
 //! Places the ticks of an axis at round numbers.
 
-/// Returns multiples of 1, 2 or 5 times a power of ten within `low..=high`: at most `max_ticks` of them, or two if
-/// `max_ticks` is lower. The list is empty unless `low < high` and both are finite.
+/// Returns multiples of 1, 2 or 5 times a power of ten within `low..=high`: at most `max_ticks` of them, where a limit
+/// below two counts as two. The list is empty unless `low < high` and both are finite.
 pub fn ticks(low: f64, high: f64, max_ticks: usize) -> Vec<f64> {
     let span = high - low;
     if !span.is_finite() || span <= 0.0 {
@@ -10,7 +10,7 @@ pub fn ticks(low: f64, high: f64, max_ticks: usize) -> Vec<f64> {
     let power = 10f64.powf((span / max_ticks.max(1) as f64).log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0];
     let within = |step: f64| {
-        // the tolerance keeps a tick at a bound that a rounding error has moved slightly past the tick
+        // without the tolerance, a rounding error could exclude a tick at a bound
         let (first, last) = ((low / step - 1e-9).ceil() as i64, (high / step + 1e-9).floor() as i64);
         (first..=last).map(|index| index as f64 * step).collect::<Vec<_>>()
     };

@@ -248,7 +248,7 @@ mod tests {
         };
         let at = UNIX_EPOCH + Duration::from_millis(16_500);
         let end = StepEnd { step: 10, trace: TRACE, at };
-        // the group lacks its first replica, so the stages of the second replica lead it
+        // the group lacks its first replica, so it has ranks 2 and 3, and rank 2 leads
         let ranks = [2, 3];
         let spans = action_spans(&end, &ranks, &timeline, None);
         let names: Vec<&str> = spans.iter().map(|span| &*span.name).collect();

@@ -5,8 +5,8 @@
 pub(crate) const QUEUE_NAME_LABEL: &str = "kueue.x-k8s.io/queue-name";
 /// The job label whose value is the name of the job's WorkloadPriorityClass.
 pub(crate) const PRIORITY_CLASS_LABEL: &str = "kueue.x-k8s.io/priority-class";
-/// The job label or annotation whose value is the name of an existing Workload. MultiKueue sets it on its copy of a job
-/// in a worker cluster.
+/// The job label or annotation whose value is the name of an existing Workload. MultiKueue sets this key on each job
+/// that it copies into a worker cluster.
 pub(crate) const PREBUILT_WORKLOAD: &str = "kueue.x-k8s.io/prebuilt-workload-name";
 /// The job label whose value is the name of the manager cluster. MultiKueue sets it on each job that it copies into
 /// this cluster.
@@ -46,5 +46,6 @@ pub(crate) const STAGES_ANNOTATION: &str = "stagecoach.dev/stages";
 pub(crate) const DATA_PARALLEL_ANNOTATION: &str = "stagecoach.dev/data-parallel";
 /// The Workload annotation whose value is a hash of the Workload's pod sets without their counts.
 pub(crate) const POD_SETS_ANNOTATION: &str = "stagecoach.dev/pod-sets-hash";
-/// The Workload annotation whose value is the time of the job's newest checkpoint, in RFC 3339.
+/// The Workload annotation whose value is a time in RFC 3339: the time of the job's newest checkpoint when the operator
+/// last wrote the priority boost.
 pub(crate) const LAST_CHECKPOINT_ANNOTATION: &str = "stagecoach.dev/last-checkpoint-time";

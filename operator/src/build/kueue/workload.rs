@@ -112,7 +112,7 @@ pub(crate) struct PodSetAssignment {
     pub(crate) topology_assignment: bool,
 }
 
-/// Deserialises whether a field has a value of any type.
+/// Deserialises a field of any type to a bool: whether the field has a value.
 fn is_present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
     Ok(Option::<IgnoredAny>::deserialize(deserializer)?.is_some())
 }
@@ -170,7 +170,7 @@ impl Workload {
         self.is_unfinished() && self.has_reservation() && is_admitted && !self.is_evicted()
     }
 
-    /// Returns the id of this Workload's admission, which is below 2^53 and not 0. An elastic job has a chain of
+    /// Returns the id of this Workload's admission. The id is below 2^53 and not 0. An elastic job has a chain of
     /// Workload slices, each of which replaces the previous slice. The slices of a chain that have the same placement
     /// share one id, because an attempt continues when one slice replaces another. An admission after an eviction may
     /// repeat the id. No attempt can mix the two admissions, because an evicted Workload keeps its reservation until
@@ -208,7 +208,7 @@ impl Workload {
         Some(Mesh { stages: asked.stages, data_parallel }).filter(|mesh| mesh.data_parallel > 0)
     }
 
-    /// Returns the number of pods of a pod set for which the job has released the quota.
+    /// Returns the number of pods in a pod set whose quota the job has released.
     pub(crate) fn reclaimable_count(&self, set: &PodSetCount) -> u32 {
         self.status.reclaimable_pods.iter().find(|given| given.name == set.name).map_or(0, |given| given.count)
     }

@@ -90,8 +90,8 @@ pub(super) fn local(folder: &Path, pod: &Pod, container: &Container, text: &str)
     text.to_owned()
 }
 
-/// Returns the address of a pod that the Service `host` selects. This replaces a DNS lookup, since tests have no DNS.
-/// Waits until such a pod has an address. Returns `None` if the Service does not exist.
+/// Returns the address of a pod that the Service `host` selects. The kubelet uses this address instead of a DNS lookup,
+/// since tests have no DNS. Waits until such a pod has an address. Returns `None` if the Service does not exist.
 pub(super) async fn behind_service(client: &kube::Client, namespace: &str, host: &str) -> Option<String> {
     let services: Api<Service> = Api::namespaced(client.clone(), namespace);
     let selector = services.get_opt(host).await.ok()??.spec?.selector?;
@@ -108,8 +108,8 @@ pub(super) async fn behind_service(client: &kube::Client, namespace: &str, host:
     }
 }
 
-/// Returns the variables in `from_secrets`, and the variables in the container's `env`. The latter have their
-/// `valueFrom` resolved, and each `$(NAME)` replaced by the value of an earlier variable.
+/// Returns the variables in `from_secrets`, and the variables in the container's `env`. In the variables of `env`, the
+/// function resolves each `valueFrom`, and replaces each `$(NAME)` by the value of an earlier variable.
 pub(super) fn variables(
     pod: &Pod,
     container: &Container,

@@ -153,7 +153,7 @@ impl PodHandle {
     }
 }
 
-/// Returns the first status of a stage or a spare. It contains the job, attempt, stage and incarnation from the
+/// Returns the first status of a stage or a spare. The status contains the job, attempt, stage and incarnation from the
 /// container's environment, the pod's UID, and the phase: `StandingBy` for a spare, otherwise `Training`.
 pub(super) fn identity(view: &PodView) -> StageStatus {
     let text = |name: &str| view.env.get(name).cloned().unwrap_or_default();

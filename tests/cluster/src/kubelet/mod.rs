@@ -139,7 +139,7 @@ impl TestKubelet {
 impl Drop for TestKubelet {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // the runtime drops each task at the task's next await; this closes the task's sockets and ends its
+            // the runtime drops each task at the task's next await; the drop closes the task's sockets and ends its
             // processes
             runtime.shutdown_timeout(std::time::Duration::from_secs(5));
         }
@@ -160,7 +160,8 @@ impl KubeletState {
         pods.iter().rev().find(|pod| pod.view.namespace == namespace && pod.view.name == name).cloned()
     }
 
-    /// Returns the behaviour of `pod`: that of the newest rule that decides, that of the annotation, or the default.
+    /// Returns the behaviour of `pod`. The newest rule that returns a behaviour decides, then the annotation, then the
+    /// default.
     fn behaviour(&self, pod: &PodView) -> Behaviour {
         let rules = self.rules.lock().unwrap();
         let by_rule = rules.iter().rev().find_map(|rule| rule(pod));

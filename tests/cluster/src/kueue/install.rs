@@ -1,5 +1,5 @@
-//! Installs the objects of a release of Kueue, as `kubectl apply` does, except for the Deployment. The rights of the
-//! controller's account differ from those of the release.
+//! Installs the objects of a release of Kueue, as `kubectl apply` does, except for the Deployment. The controller's
+//! account has other rights than in the release.
 
 use std::path::Path;
 use std::process::Output;

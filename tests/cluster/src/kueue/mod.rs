@@ -34,8 +34,8 @@ const TAIL: usize = 30;
 /// Kueue's controller and its webhooks. Any number of controllers may run at the same time, one for each control plane.
 /// The process ends when this value is dropped, or when the test's process ends.
 ///
-/// The webhooks are those of an installation by `kubectl apply`. The webhook on pods fails closed: while the controller
-/// is down, the API server refuses new pods outside `kube-system` and `kueue-system`.
+/// The webhooks are the same as after an installation by `kubectl apply`. The webhook on pods fails closed: while the
+/// controller is down, the API server refuses new pods outside `kube-system` and `kueue-system`.
 #[derive(Debug)]
 pub struct Kueue {
     process: Mutex<Option<Process>>,
@@ -54,7 +54,7 @@ impl Kueue {
     /// controller's configuration.
     ///
     /// # Panics
-    /// If the controller does not start. The test's output has the last lines of its log.
+    /// If the controller does not start. The test's output has the last lines of the controller's log.
     pub fn start(plane: &ControlPlane, changes: Value) -> Kueue {
         let tool = std::env::var("STAGECOACH_TEST_KUEUE").unwrap_or_else(|_| "kueue".into());
         Kueue::start_version(&tool, plane, changes)

@@ -37,7 +37,7 @@ pub fn create(client: &Client, objects: &[Value]) {
     }
 }
 
-/// Returns a ResourceFlavor. `spec` is for example `{"nodeLabels": {"gpu": "h200"}, "topologyName": "racks"}`. It may
+/// Returns a ResourceFlavor. `spec` is for example `{"nodeLabels": {"gpu": "h200"}, "topologyName": "racks"}`, and may
 /// also have `tolerations`.
 pub fn resource_flavor(name: &str, spec: Value) -> Value {
     object("ResourceFlavor", name, spec)

@@ -22,7 +22,6 @@ fn a_custom_trainer_fails_once_and_completes() {
     assert_eq!(done["status"]["restarts"]["counted"], 1);
     assert_eq!(done["status"]["lastFailure"]["stage"], 1, "{:#}", done["status"]);
     let log = product.kubectl(&["logs", &job.pod(0)]);
-    // in each round, rank 0 sends the number of the round, rank 1 twice and rank 2 three times that number; the sum of
-    // the third round is 18
+    // in round N, rank 0 sends N, rank 1 sends 2N and rank 2 sends 3N, so the numbers of round 3 sum to 18
     assert!(log.contains("18"), "{log}");
 }

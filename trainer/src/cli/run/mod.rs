@@ -184,8 +184,8 @@ fn train(job: &PipelineJob, folder: &JobFolder, workspace: &Path, port: PagePort
     let config = LaunchConfig { job, workspace, folder, executable: &executable, count_gpus: driver_devices };
     let outcome = supervise(config, &mut state, &mut display);
     drop(display);
-    // If this run has trained no step, the files of the previous run are restored. Either the stages refused the job,
-    // or a signal stopped them early.
+    // if this run has trained no step, because the stages refused the job or a signal stopped them early, restore the
+    // files of the previous run
     if !matches!(outcome, Ok(RunOutcome::Complete(_))) && trained_steps(folder) == trained {
         previous.restore()?;
     }

@@ -1,6 +1,6 @@
 //! The rendezvous of an attempt's stages. A fence is a numbered folder on the volume. The holder of the newest fence
 //! may commit the job's checkpoints. The leader publishes its address and the group's key in the folder of its fence.
-//! Only the owner of this folder can read it, so only processes that run as this user can join.
+//! Only the user who owns this folder can read it, so only processes of that user can join.
 
 use std::cmp::Ordering;
 use std::time::{Duration, Instant};

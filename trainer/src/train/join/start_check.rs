@@ -32,8 +32,8 @@ pub(crate) fn check_start(config: &JobConfig, available_bytes: Option<u64>) -> R
     };
     let architecture = config.architecture(vocab_size.unwrap_or(1), tch::Device::Cpu);
     if let Err(refusal) = plan(vocab_size.unwrap_or(1)) {
-        // The refusal has figures for a vocabulary of one token. The leader reports the figures for the largest
-        // vocabulary.
+        // The figures in `refusal` are for a vocabulary of one token. The leader would report the figures for the
+        // largest vocabulary, so plan again with that vocabulary.
         return plan(config.planned_vocab_size()?).and(Err(refusal));
     }
     resolve_initial_weights(config, vocab_size, tokenizer.as_deref(), &mut Vec::new())?;

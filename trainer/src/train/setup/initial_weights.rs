@@ -85,7 +85,7 @@ impl<'a> LoadProgress<'a> {
         let each = if with_moments { 3 } else { 1 };
         let parameters = || stage.parameters.iter().enumerate();
         let owned = || {
-            // a model directory has no adapters
+            // without moments, the weights come from a model directory, which has no adapters
             parameters().filter(|(index, parameter)| match with_moments {
                 true => stage.owns(*index),
                 false => parameter.spec.is_model_weight(),

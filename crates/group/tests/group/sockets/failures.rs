@@ -53,7 +53,7 @@ fn a_closed_connection_is_a_failure_for_both_ends() {
     let (_coordinator, mut stages, proxy) = formed_group_through_proxy(3, 2, timeouts());
     proxy.disconnect();
     let failure = stages.remove(2).only_failure();
-    // A member can't distinguish a failure of its network from the death of stage 0.
+    // a member can't distinguish a failure of its network from the death of stage 0
     assert_eq!(failure.root_cause_rank, Some(0));
     assert!(failure.to_string().starts_with("stage 0 closed its control connection"), "{failure}");
     assert_all_report(stages, 2, "stage 2");

@@ -101,7 +101,7 @@ fn foreign_clients_get_a_notice_and_do_not_disturb_the_group() {
     answer(&group.address, &[0xff; 4096]);
     // a client of another version gets the preamble of this version
     assert_eq!(answer(&group.address, &preamble(PROTOCOL_VERSION + 1)), preamble(PROTOCOL_VERSION));
-    // Silent clients are disconnected after the timeout.
+    // the coordinator disconnects silent clients after the timeout
     for mut stream in silent {
         let message = String::from_utf8(read_all(&mut stream)).unwrap();
         assert!(message.is_empty() || message.starts_with("This is the control port"), "{message}");

@@ -11,8 +11,8 @@ const MOST_ON_PROCESSORS: u32 = 512;
 /// The smallest number of sequences that the corpus must have at an allowed sequence length. With fewer, a step could
 /// train on the same text twice.
 const LEAST_SEQUENCES: f64 = 200.0;
-/// The number of tokens that a step should have. If microbatches of one row have fewer tokens together, a microbatch
-/// gets several rows.
+/// The number of tokens that a step should have. If a step with one row per microbatch has fewer tokens, each
+/// microbatch gets several rows.
 const LEAST_TOKENS_OF_STEP: u32 = 2048;
 const MOST_ROWS: u32 = 8;
 /// The number of passes over the corpus. A pretrained model memorises texts after few passes.

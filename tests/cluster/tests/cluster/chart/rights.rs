@@ -1,5 +1,5 @@
 //! Tests of the rights of the operator's service account. The test checks every verb on every resource of the API
-//! server. The granted rights must be exactly those of the tables in this file.
+//! server. The account must have exactly the rights in the tables of this file.
 
 use std::collections::BTreeSet;
 

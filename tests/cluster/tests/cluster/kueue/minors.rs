@@ -25,8 +25,8 @@ use Answer::{Accepted, Refused, RefusedBy};
 /// The end of a range of minor versions that includes all later versions.
 const NEWEST: u32 = u32::MAX;
 
-/// Returns the Workloads that the operator creates for different jobs. They come from the file of expected Workloads of
-/// the operator's tests. Every version must accept all of them.
+/// Returns the Workloads that the operator creates for different jobs, from the golden file of the operator's tests.
+/// Every version of Kueue must accept all of them.
 fn of_the_operator() -> Vec<(String, Value, Answer)> {
     let golden = include_str!("../../../../../operator/src/kueue/tests/workloads.json");
     let all: Map<String, Value> = serde_json::from_str(golden).unwrap();

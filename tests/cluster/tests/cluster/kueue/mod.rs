@@ -1,4 +1,4 @@
-//! Tests of Kueue's real controller. They manage Workloads as the operator manages a job's Workload, and check how
+//! Tests of Kueue's real controller. The tests manage Workloads as the operator manages a job's Workload, and check how
 //! Kueue responds.
 
 mod minors;

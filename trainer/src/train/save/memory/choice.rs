@@ -56,8 +56,8 @@ pub(super) fn newest_complete(held: &[HeldCopies], now: PeerRing) -> Option<Memo
         held.own.iter().filter_map(move |state| Some((state, ring?)))
     });
     let mut candidates: Vec<(&TrainerState, PeerRing)> = candidates.collect();
-    // The sort is stable: of several states after the same step, the state that the lowest rank reports stays first.
-    // That state has the most measurements.
+    // The sort is stable: of several states after the same step, the state that the lowest rank reports stays first. If
+    // this rank led the group, its state has the measurements of all stages.
     candidates.sort_by_key(|(state, _)| std::cmp::Reverse(state.step));
     candidates.into_iter().find_map(|(state, ring)| {
         let checkpoint = |is_in_place, sources: Option<Vec<CopySource>>| {

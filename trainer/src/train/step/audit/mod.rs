@@ -189,8 +189,7 @@ impl<'a> Audits<'a> {
     }
 
     fn send(&self, inputs: &WorkInputs) -> Result<(), LinkError> {
-        // the small tensors go first, because a call may wait until the earlier tensors are sent, but not for its own
-        // tensor
+        // the small tensors go first, because a send may wait for the tensors before it, but never for its own tensor
         let WorkInputs { input, target_or_gradient, parameters } = inputs;
         let mut messages = [input, target_or_gradient, parameters].into_iter().enumerate();
         messages.try_for_each(|(message, tensor)| self.to_next.send(message, tensor.view([-1])))

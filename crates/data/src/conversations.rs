@@ -145,8 +145,8 @@ impl ConversationEncoder {
             _ if count <= self.max_tokens => RequestedTokens::Mask,
             OnLongConversation::Skip => RequestedTokens::Nothing,
             OnLongConversation::Truncate => RequestedTokens::MaskAndEnds,
-            // a long conversation is not refused if the mask shows that it is left out anyway: it has no token to train
-            // on, or the encoder can't prove which tokens to train on
+            // A conversation is refused for its length only after its mask is known. A conversation without a token to
+            // train on, or without a proof of these tokens, is not refused for its length.
             OnLongConversation::Fail => RequestedTokens::Mask,
         }
     }

@@ -3,8 +3,8 @@
 //! A document's key is a hash of the seed and the content. So the names and the order of files have no effect, and all
 //! copies of a document are treated alike. A document is held out if its key, a 64-bit number, is below the held-out
 //! fraction of 2^64. If a source has too few documents for a draw, its documents are held out in the order of their
-//! keys until they have this fraction of the source's tokens. In this case, only the end of the last document is held
-//! out. A conversation is always held out as a whole.
+//! keys, until the held-out documents have this fraction of the source's tokens. In this case, only the end of the last
+//! document is held out. A conversation is always held out as a whole.
 
 use std::ops::Range;
 use std::sync::Arc;

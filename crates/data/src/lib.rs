@@ -1,7 +1,7 @@
 //! The data pipeline: from text files to batches of token ids. `prepare` finds the corpus, trains or reads the
 //! tokenizer, and fills the token cache. In a group, only the leader calls `prepare`. `Dataset` maps the cache into
-//! memory, and returns the token ids of each microbatch of each step. No result depends on folder order, threads or
-//! time. The crate uses no tensors.
+//! memory, and returns the token ids of each microbatch of each step. No result depends on the order of a folder's
+//! entries, on threads or on time. The crate uses no tensors.
 
 #![deny(unsafe_code)]
 

@@ -48,7 +48,8 @@ pub fn tokenizer_files(config: &DataConfig, prepared: &PreparedCorpus) -> Result
     Ok(files)
 }
 
-/// Returns the file `name` with the tokens that the job names. Returns `bytes` if the job or the file names no tokens.
+/// Returns `bytes`, the contents of the file `name`, with the tokens that the job names. The contents stay unchanged if
+/// the job names no token, or if `name` is not a file that names tokens.
 fn with_named_tokens(named: &NamedTokens, name: &str, path: &Path, bytes: Vec<u8>) -> Result<Vec<u8>, DataError> {
     let has_tokens = [TOKENIZER_CONFIG_FILE, SPECIAL_TOKENS_FILE].contains(&name);
     if !has_tokens || named.by_name().next().is_none() {

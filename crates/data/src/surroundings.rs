@@ -1,4 +1,4 @@
-//! The environment variables and the callback for waits that the sources of a job need.
+//! The environment variables that configure a job's sources, and the callback for the waits of the sources.
 
 use std::collections::BTreeMap;
 use std::fmt;

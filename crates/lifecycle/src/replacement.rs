@@ -14,7 +14,7 @@ use crate::{AttemptFailure, cause_order};
 /// itself, if the failure needs a new attempt, or if a lost stage was replaced already and no step has finished since.
 pub(crate) fn replaceable_stages(observed: &Observed, failure: &AttemptFailure, all_created: bool) -> BTreeSet<u32> {
     let state = &observed.state;
-    // either all instances exist or existed before the last replacement, or enough replicas of an elastic job run
+    // all instances were created, or all existed before the last replacement, or enough replicas of an elastic job run
     let was_whole = all_created || !state.incarnations.is_empty() || observed.has_scheduled_enough_replicas();
     if !observed.policy.replaces_stages || !was_whole || failure.needs_new_attempt() {
         return BTreeSet::new();

@@ -168,9 +168,9 @@ impl JobState {
         instance.incarnation == self.incarnation(instance.rank)
     }
 
-    /// Corrects times that were recorded by a clock that was ahead of the current clock. Afterwards, no recorded time
-    /// is later than `now`, and no back-off ends later than `longest_backoff`. No wait then exceeds its bound, whatever
-    /// the earlier clock showed.
+    /// Corrects the times that decisions depend on, if a clock that was ahead of the current clock recorded them.
+    /// Afterwards, a back-off ends at the time `longest_backoff` at the latest, and no other of these times is later
+    /// than `now`. No wait then exceeds its bound, whatever the earlier clock showed.
     pub(crate) fn clamp_times(&mut self, now: UnixMillis, longest_backoff: UnixMillis) {
         if let AttemptPhase::Running { not_before, .. } = &mut self.attempt_phase {
             *not_before = longest_backoff.min(*not_before);

@@ -26,7 +26,7 @@ pub struct Head {
     /// The accumulator of the weight's gradient; `None` for a frozen weight.
     accumulator: Option<Tensor>,
     /// The memory of a block's logits, `f32[tokens, vocab]`, which the head keeps after the first use. This tensor is
-    /// often the largest of the stage. If the head freed its memory, the allocator would not always find room for the
+    /// often the largest of the stage. If the head freed this memory, the allocator would not always find room for the
     /// next block between other tensors.
     block: RefCell<Option<Tensor>>,
 }

@@ -155,7 +155,7 @@ pub struct MicrobatchCost {
     pub precision: Precision,
     /// The activations that the backward pass recomputes.
     pub recompute: Recompute,
-    /// Whether the planned memory is that of a GPU.
+    /// Whether the plan is for the memory of a GPU.
     pub on_gpu: bool,
     /// The copies of weights and moments that the planned memory includes.
     pub copies: ParameterCopies,

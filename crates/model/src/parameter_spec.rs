@@ -107,7 +107,7 @@ pub struct ParameterBytes {
     /// The copy of weights and moments from which a checkpoint is written.
     pub snapshot: u64,
     /// The copies of this stage's weights and moments that the stage itself holds for checkpoints in memory. Another
-    /// rank also holds copies of them, which need the same number of bytes.
+    /// rank holds further copies, which need the same number of bytes.
     pub memory_checkpoints: u64,
 }
 

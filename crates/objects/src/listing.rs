@@ -56,8 +56,8 @@ impl Bucket {
                 break;
             }
         }
-        // empty objects with the name of a folder are removed: web consoles create them for folders, and `object_store`
-        // removes the slash at the end of their keys
+        // the result leaves out empty objects with the name of a folder: web consoles create such objects for folders,
+        // and `object_store` removes the slash at the end of their keys
         found.retain(|object| object.size > 0 || !folders.contains(&object.uri.key));
         found.sort_by(|one, other| one.uri.key.cmp(&other.uri.key));
         found.dedup_by(|one, other| one.uri == other.uri);

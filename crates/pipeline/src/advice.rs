@@ -62,7 +62,7 @@ fn better_partition(
     partition: &Partition,
 ) -> Option<(Partition, f64)> {
     let placement = &programs.placement;
-    // The seconds of a rank divided by the work of its modules.
+    // the seconds of a rank divided by the work of its modules: a slower rank has a larger number
     let speed = |rank: usize| {
         let seconds: f64 = placement.chunks_of(rank).map(|chunk| costs.chunk(chunk).compute_seconds()).sum();
         let work: f64 = placement.chunks_of(rank).map(|chunk| partition.work(model, chunk)).sum();

@@ -29,8 +29,8 @@ pub(crate) struct SimulationResult {
     pub(crate) blocked: Vec<ActionLocation>,
 }
 
-/// The messages of a directed edge, in order. The lists have the times, in seconds, at which each message was sent, its
-/// receive was posted, and it arrived.
+/// The messages of a directed edge, in order. For each message, the lists have the times, in seconds, of its send, of
+/// the post of its receive, and of its arrival.
 #[derive(Default)]
 struct MessageQueue {
     sent_at: Vec<f64>,

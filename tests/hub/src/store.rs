@@ -8,7 +8,7 @@ use crate::file::File;
 
 pub(crate) type Files = BTreeMap<String, File>;
 
-/// The content of the hub. The names of repositories are those of the API: `datasets/OWNER/NAME`, `models/OWNER/NAME`.
+/// The content of the hub. Repositories have the names that the API uses: `datasets/OWNER/NAME`, `models/OWNER/NAME`.
 #[derive(Debug, Default)]
 pub(crate) struct HubContents {
     repos: BTreeMap<String, StoredRepo>,
@@ -34,7 +34,7 @@ struct Signed {
     requests: u32,
 }
 
-/// The reason of a refusal: HTTP status, error code and message.
+/// A refusal: HTTP status, error code and message.
 pub(crate) type HubRefusal = (u16, &'static str, &'static str);
 
 impl HubContents {

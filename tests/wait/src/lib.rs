@@ -16,8 +16,8 @@ const SECONDS: u64 = 240;
 /// The smallest and the largest factor by which the load of the machine extends a time limit.
 const FACTORS: (f64, f64) = (1.0, 5.0);
 
-/// The pause between two checks of a condition, in durations of a check. A condition may be a request to a server, and
-/// tests that wait in parallel must not keep the cores busy with requests.
+/// The pause between two checks of a condition, as a multiple of the duration of a check. A condition may be a request
+/// to a server, and tests that wait in parallel must not keep the cores busy with requests.
 const IDLE: u32 = 4;
 /// The shortest and the longest pause between two checks of a condition.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));

@@ -36,9 +36,9 @@ pub fn spawn(command: &mut Command) -> io::Result<Child> {
     child
 }
 
-/// Returns the queue of a thread that starts processes and lives as long as the test's process. The reason is that the
-/// kernel sends the death signal when the *thread* that forked ends. Each test runs in its own thread, but a process
-/// that several tests share must outlive the test that started it.
+/// Returns the queue of a thread that starts processes and lives as long as the test's process. The kernel sends the
+/// death signal when the *thread* that forked ends, and each test runs in its own thread. Without the common thread, a
+/// process that several tests share would end with the test that started it.
 fn spawner() -> &'static Sender<(Command, Sender<Reply>)> {
     static SPAWNER: OnceLock<Sender<(Command, Sender<Reply>)>> = OnceLock::new();
     SPAWNER.get_or_init(|| {

@@ -32,7 +32,7 @@ pub(super) struct CacheBuilder<'a> {
     pub(super) part_bytes: u64,
 }
 
-/// A [`TokenizerSource`](crate::TokenizerSource) whose tokenizer file, if it names one, has been read.
+/// A [`TokenizerSource`](crate::TokenizerSource). If the source names a tokenizer file, the file has been read.
 pub(super) enum ResolvedTokenizer {
     Train { vocab_size: usize, parse: bool },
     File { tokenizer: Box<Tokenizer>, bytes: Vec<u8> },

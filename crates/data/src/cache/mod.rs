@@ -214,9 +214,9 @@ fn resolve_tokenizer(config: &DataConfig, corpus: &Corpus) -> Result<ResolvedTok
     }
 }
 
-/// Returns the name of the cache's folder: 32 hexadecimal digits of a hash of everything that determines the ids. A
-/// setting is hashed only if it makes the ids differ from the ids that older versions, which lack the setting, produce.
-/// The caches of older versions therefore keep their names.
+/// Returns the name of the cache's folder: 32 hexadecimal digits of a hash of everything that determines the ids. Older
+/// versions lack some of the settings. Such a setting is hashed only if it can change the ids, so that the caches of
+/// older versions keep their names.
 fn cache_key(corpus_hash: &str, corpus: &Corpus, tokenizer: &ResolvedTokenizer, config: &DataConfig) -> String {
     let conversations = match tokenizer {
         ResolvedTokenizer::File { tokenizer, .. } => tokenizer.conversations.as_ref(),

@@ -158,8 +158,8 @@ fn resumes_after_its_last_part(volume: fn() -> (TempDir, DataConfig)) {
     assert!(tokenising > 8, "{calls:?}");
 
     let first = calls.iter().position(|&phase| phase == "tokenising").unwrap();
-    // Each run has a fresh volume. A run is killed while it hashes, while it trains, or at every second report of the
-    // tokenising.
+    // Each run has a fresh volume and is killed at another call of `progress`: one run during the hashing, one run
+    // during the training of the tokenizer, and one run at every second report of the tokenising.
     for at in [1, first].into_iter().chain((first + 1..=calls.len()).step_by(2)) {
         let (_folder, config) = volume();
         let status = Command::new(std::env::current_exe().unwrap())

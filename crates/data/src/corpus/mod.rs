@@ -202,8 +202,8 @@ impl Corpus {
         self.files.iter().take(files).map(|file| file.stamp.size).sum()
     }
 
-    /// Calls `on_piece` with every piece from `from` on, in order, up to the file with the index `end`. `split` gives
-    /// the positions at which a long text may be split into pieces.
+    /// Calls `on_piece` with every piece from `from` on, in order, and ends before the file with the index `end`.
+    /// `split` gives the positions at which a long text may be split into pieces.
     ///
     /// # Errors
     /// Fails if a file is invalid or can't be read, or if `on_piece` fails.

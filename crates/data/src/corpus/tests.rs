@@ -89,7 +89,7 @@ fn corpus_of(folder: &TempDir, name: &str) -> Corpus {
     Corpus::find(&config_of(folder, name)).unwrap()
 }
 
-/// A source with files in memory, whose keys are the URIs of the files. Each write of a file changes its stamp.
+/// A source with files in memory, keyed by their URIs. Each write of a file changes its stamp.
 #[derive(Debug, Default)]
 struct InMemory(Mutex<BTreeMap<PathBuf, (FileStamp, Vec<u8>)>>);
 

@@ -148,7 +148,7 @@ pub fn part_texts(
 struct Length {
     tokens: u64,
     last: Option<u32>,
-    /// Whether the tokens are those of a whole document, to which no end-of-text token is added.
+    /// Whether the document is a conversation, to whose tokens no end-of-text token is added.
     is_whole: bool,
 }
 

@@ -74,7 +74,7 @@ pub(crate) struct SourceFile {
     pub(crate) matched: String,
     #[serde(flatten)]
     pub(crate) stamp: FileStamp,
-    /// The digest of the contents that the source states, such as `sha256:...`. If there is none, the contents are
+    /// The digest that the source states for the contents, such as `sha256:...`. If there is none, the contents are
     /// hashed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) digest: Option<String>,

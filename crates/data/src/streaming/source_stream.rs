@@ -14,8 +14,8 @@ use crate::sequences::{Packing, Sequences};
 /// The longest time until a window that the leader has announced becomes visible on the volume.
 const VISIBLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The number of steps whose windows stay open: the step of the leader, the step before, because another stage may be
-/// one step behind, and the next step, which the leader announces in advance.
+/// The number of steps whose windows stay open: the leader's step, the previous step (another stage may be one step
+/// behind), and the next step (the leader announces this step in advance).
 const STEPS_IN_USE: usize = 3;
 
 /// The windows of a source.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::ConfigJson;
 
-/// The objects that may hold the settings of the rotary embedding. The first object that exists takes precedence.
+/// The objects that may hold the settings of the rotary embedding. The first object that is not empty takes precedence.
 /// Transformers 5 writes the second object.
 const SECTIONS: [&str; 2] = ["rope_scaling", "rope_parameters"];
 /// The `rope_type` that selects [`RopeScaling`]. `LLAMA_3_FIELDS` lists the other fields of this type.

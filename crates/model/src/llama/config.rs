@@ -11,7 +11,7 @@ use super::families::LlamaFamily;
 use crate::config_json::RopeScaling;
 use crate::{Architecture, ModelConfig};
 
-/// The configuration with a value for every field. The fields are those of Hugging Face's `config.json`.
+/// The configuration, with a value for every field. The fields have the names of Hugging Face's `config.json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LlamaConfig {
     /// The type of the model, which determines its family.

@@ -85,8 +85,9 @@ impl LlamaFamily {
         self.qkv != QkvVariant::Bias
     }
 
-    /// Returns the sliding window, which is the number of preceding tokens to which a token attends, or `usize::MAX`
-    /// without a window. Training uses only texts that fit into the window, so the window has no effect on training.
+    /// Returns the sliding window, or `usize::MAX` without a window. The window is the number of tokens to which a
+    /// token attends, including itself. Training uses only texts that fit into the window, so the window has no effect
+    /// on training.
     fn window(&self, json: &ConfigJson) -> Result<usize, String> {
         const FIELD: &str = "sliding_window";
         let has_window = match self.window {

@@ -29,8 +29,8 @@ impl Llama {
         // the kept tensors are x, qkv, attention, h and gate_up; the forward pass also holds the outputs of both norms,
         // of SwiGLU and of the layer
         let all = 2 * h + qkv + q + gate_up;
-        // some families have a step between the projection and the rotation of queries and keys; it runs before the
-        // tensors attention, h and gate_up exist
+        // some families transform queries and keys between the projection and the rotation, before the tensors
+        // attention, h and gate_up exist
         let step = self.family().qkv.elements(q, kv);
         let forward = (3 * h + intermediate).max((h + step.forward).saturating_sub(h + q + gate_up));
         // The backward pass holds these tensors besides the kept ones. At SwiGLU: dy, the recomputed output of SwiGLU,
@@ -39,8 +39,8 @@ impl Llama {
         // norm.
         let at_swiglu = h + 2 * intermediate;
         let at_norm = 4 * h;
-        // At the backward pass of the family's step: dy, dnormed, dh, dattention, dqkv, and the input of attention,
-        // whose memory later tensors hardly reuse.
+        // At the backward pass of the family's transform: dy, dnormed, dh, dattention, dqkv, and the input of
+        // attention, whose memory later tensors hardly reuse.
         let at_step = 3 * h + q + qkv + step.backward;
         let at_end = (6 * h + q + qkv).max(at_step);
         let (kept, temporaries) = match recompute {

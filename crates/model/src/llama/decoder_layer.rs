@@ -19,7 +19,7 @@ pub(super) struct DecoderLayer {
     pub(super) input_layernorm: RmsNorm,
     /// Computes queries, keys and values in one product.
     pub(super) qkv_proj: Linear,
-    /// The step of the model's family before the rotation, if the family has one.
+    /// The family's transform of queries, keys and values before the rotation, if the family has one.
     pub(super) qkv_transform: Option<Box<dyn QkvTransform>>,
     pub(super) rotary: Rc<RotaryEmbedding>,
     pub(super) heads: Heads,
@@ -51,7 +51,7 @@ struct DecoderActivations {
 enum KeptQkv {
     /// Queries, keys and values after the rotation, as attention reads them.
     Rotated(Tensor),
-    /// Queries, keys and values before the family's step.
+    /// Queries, keys and values before the family's transform.
     Projected(Tensor),
 }
 
@@ -68,7 +68,7 @@ impl AttentionInput {
 }
 
 impl DecoderLayer {
-    /// Applies the family's step, if the family has one, and then the rotation.
+    /// Applies the family's transform, if the family has one, and then the rotation.
     fn attention_input(&self, projected: Tensor, ctx: &ForwardContext) -> AttentionInput {
         let (qkv, step) = match &self.qkv_transform {
             Some(step) => step.forward(projected, self.heads),

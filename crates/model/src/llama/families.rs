@@ -11,7 +11,7 @@ pub(crate) struct LlamaFamily {
     pub(super) name: &'static str,
     /// The type under which this trainer trains and writes the model.
     pub(super) model_type: ModelType,
-    /// The step between the projection of queries, keys and values and their rotation.
+    /// The transform of the projected queries, keys and values before their rotation.
     pub(super) qkv: QkvVariant,
     /// `num_key_value_heads` if the field is absent; `None` for the number of query heads.
     pub(super) key_value_heads: Option<usize>,
@@ -19,13 +19,13 @@ pub(crate) struct LlamaFamily {
     pub(super) head_dim: Option<usize>,
     /// `max_position_embeddings` if the field is absent.
     pub(super) positions: usize,
-    /// The cases in which a token attends only to the `sliding_window` preceding tokens.
+    /// The cases in which a token attends only to the last `sliding_window` tokens, including itself.
     pub(super) window: SlidingWindow,
     /// Whether Hugging Face's configuration has the field `mlp_bias`.
     pub(super) has_mlp_bias_field: bool,
 }
 
-/// The use of `sliding_window`, the number of preceding tokens to which a token attends.
+/// The use of `sliding_window`, the number of tokens to which a token attends, including itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SlidingWindow {
     /// The field has no effect.

@@ -1,6 +1,6 @@
 //! Llama (Touvron et al. 2023) with Hugging Face's names and shapes: grouped-query attention, rotary position
 //! embedding, RMSNorm before each block, SwiGLU. The families of Llama differ in the defaults of their `config.json`,
-//! or in a step of their attention.
+//! or in the transform of queries, keys and values before the rotation.
 
 mod config;
 mod config_json;

@@ -2,8 +2,8 @@
 //!
 //! Each rank holds one chunk. All microbatches cost the same. Some optimal schedule therefore runs the forward passes
 //! (F) of each rank in microbatch order, and likewise both parts of its backward passes: the gradients of the inputs
-//! (I) and the gradients of the weights (W). The search decides how each rank interleaves F, I and W. The branches are
-//! those of Giffler and Thompson (1960). Let A be the possible next action that ends first, over all ranks. The search
+//! (I) and the gradients of the weights (W). The search decides how each rank interleaves F, I and W. It branches as
+//! Giffler and Thompson (1960) do. Let A be the possible next action that ends first, over all ranks. The search
 //! branches only on the actions of A's rank that can begin before A ends. Any other action of this rank can run after A
 //! without delay. If A takes memory that other actions need first, the best schedule may run A later. A further branch
 //! therefore excludes A from being next.

@@ -14,7 +14,7 @@ pub const ONE_F_ONE_B: ScheduleType = ScheduleType {
 /// Builds 1F1B: each rank has one chunk and alternates one forward and one backward (Narayanan et al. 2021,
 /// arXiv:2104.04473; torch's `Schedule1F1B`). Each rank runs just enough warm-up forwards to be busy when the first
 /// gradient arrives. Stage `s` of `p` therefore holds the activations of `min(p - s, m)` of `m` microbatches. The
-/// bubble is as large as that of GPipe.
+/// bubble is as large as in GPipe.
 pub fn one_f_one_b(stages: usize, microbatches: usize) -> Schedule {
     let rank = |chunk| {
         let warm_up_forwards = microbatches.min(stages - 1 - chunk);

@@ -14,8 +14,8 @@ pub(super) const ZBV_ZERO_BUBBLE: ScheduleType = ScheduleType {
 /// Builds ZB-V, with two chunks per rank in the shape of a V (Qi et al. 2024, arXiv:2401.10241, section 6; torch's
 /// `ScheduleZBVZeroBubble`). A microbatch goes up the ranks and comes back down: its forward ends on rank 0, where it
 /// began, and its backward begins there. If the forward (F) and both parts of the backward, I and W, take the same
-/// time, the only bubble is that of filling and draining the pipeline. Each of the `p` ranks holds the activations of
-/// at most `2p` work items, and a work item covers half of the rank's layers. Every rank therefore holds as much as the
+/// time, the ranks idle only while the pipeline fills and drains. Each of the `p` ranks holds the activations of at
+/// most `2p` work items, and a work item covers half of the rank's layers. Every rank therefore holds as much as the
 /// first stage of 1F1B.
 ///
 /// Any number of microbatches is possible. With fewer than `2p - 1` microbatches, the schedule is the one for `2p - 1`

@@ -24,7 +24,7 @@ fn trained() -> Vec<u8> {
     train_bpe(MIN_VOCAB_SIZE + 60, [text].into_iter()).unwrap()
 }
 
-/// An added token that absorbs the white space beside it joins text that a split would divide.
+/// A text can't be split at white space that an added token may absorb.
 #[test]
 fn no_split_where_an_added_token_takes_white_space() {
     let mut json: serde_json::Value = serde_json::from_slice(&trained()).unwrap();

@@ -33,13 +33,13 @@ pub fn open_stream(config: &DataConfig, positions: &[StreamPosition]) -> Dataset
     dataset
 }
 
-/// A volume with a corpus. Dropping this value waits until no clone of `config` exists, and removes the folder: the
-/// threads of dropped data sets have such clones, and they could write into the folder while it is removed.
+/// A volume with a corpus. Dropping this value waits until no clone of `config` exists, and then removes the folder. A
+/// thread of a dropped dataset has a clone, and could write into the folder during the removal.
 pub struct TestVolume {
     pub folder: TempDir,
     pub config: DataConfig,
-    /// `config.on_wait` has a clone of this value, so all clones of `config` keep that clone. A test that replaces
-    /// `on_wait` gives up the wait.
+    /// `config.on_wait` has a clone of this value, and all clones of `config` share that clone. If a test replaces
+    /// `on_wait`, the drop does not wait.
     clones: Arc<()>,
 }
 

@@ -134,7 +134,7 @@ fn an_unneeded_maker_ends_within_its_window() {
             CorpusSource { name: format!("s{source}"), ..CorpusSource::new(&format!("corpus/{source}.jsonl")) }
         })
         .collect();
-    // a window of this size repeats the epoch so often that it would take hours
+    // a window of this size needs so many epochs that its maker would run for hours
     stream(&mut volume, 1 << 28);
     let dataset = open_stream(&volume.config, &[]);
     let runs = || threads().contains(&"data-23".to_owned());

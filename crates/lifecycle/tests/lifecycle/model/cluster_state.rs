@@ -194,7 +194,7 @@ pub(crate) struct PastFacts {
     pub(crate) highest: u64,
     /// The highest attempt number that was recorded before the status was lost.
     pub(crate) highest_before_loss: u64,
-    /// The pods of the latest record that says that all pods were created.
+    /// The pods of the latest record in which `all_created` is true.
     pub(crate) created: Vec<Name>,
     /// The number of counted restarts since a checkpoint was committed.
     pub(crate) counted: u32,

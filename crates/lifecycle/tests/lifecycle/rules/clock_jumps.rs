@@ -1,5 +1,5 @@
-//! Tests of times that were recorded by a clock that was ahead of or behind the current clock. No wait exceeds its
-//! bound, counted from the current time.
+//! Tests of times from a clock that was ahead of the current clock, or behind it. No wait exceeds its bound, counted
+//! from the current time.
 
 use proptest::prelude::*;
 use stagecoach_api::job::JobPhase;

@@ -81,7 +81,7 @@ fn absent_fields_have_hugging_faces_defaults() {
     assert_eq!(parse(json!({"num_key_value_heads": 2})).unwrap().num_key_value_heads, 2);
 }
 
-/// The expected precedence is that of transformers 5.24.
+/// Transformers 5.24 has the expected precedence.
 #[test]
 fn the_base_of_the_rotation_is_read_in_transformers_order() {
     let section = |theta: f64| json!({"rope_type": "default", "rope_theta": theta});

@@ -23,9 +23,9 @@ fn names(layer: usize) -> [String; 2] {
     ["self_attn.q_norm", "self_attn.k_norm"].map(|module| parameter_name(layer, module, "weight"))
 }
 
-/// Counts the tensors of the step: a copy of queries, keys and values, and the queries before and after their norm. The
-/// backward pass also holds the gradients of the queries before and after their norm. The norm of the keys runs at
-/// another time and needs no more memory.
+/// Counts the tensors of the transform: a copy of queries, keys and values, and the queries before and after their
+/// norm. The backward pass also holds the gradients of the queries before and after their norm. The norm of the keys
+/// runs at another time and needs no more memory.
 pub(super) fn elements(q: usize, kv: usize) -> QkvElements {
     let qkv = q + 2 * kv;
     QkvElements { forward: qkv + 2 * q, backward: qkv + 4 * q }

@@ -1,5 +1,5 @@
-//! The optional step that changes the projected queries, keys and values before their rotation (RoPE). Model families
-//! with Llama's architecture differ in this step.
+//! The optional transform of the projected queries, keys and values before their rotation (RoPE). Model families with
+//! Llama's architecture differ in this transform.
 
 mod bias;
 mod head_norms;
@@ -12,10 +12,10 @@ use tch::Tensor;
 use super::config::LlamaConfig;
 use crate::{ParameterSpec, Parameters, WeightGradient};
 
-/// The step that a family adds to Llama's attention.
+/// The transform that a family adds to Llama's attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QkvVariant {
-    /// No addition.
+    /// No transform.
     Plain,
     /// Biases of queries, keys and values.
     Bias,
@@ -24,7 +24,7 @@ pub(super) enum QkvVariant {
 }
 
 impl QkvVariant {
-    /// Returns the step's parameters in `layer`.
+    /// Returns the transform's parameters in `layer`.
     pub(super) fn parameter_specs(self, config: &LlamaConfig, layer: usize) -> Vec<ParameterSpec> {
         match self {
             QkvVariant::Plain => Vec::new(),
@@ -33,7 +33,7 @@ impl QkvVariant {
         }
     }
 
-    /// Builds the step in `layer`, if the variant has a step.
+    /// Builds the transform in `layer`, if the variant has a transform.
     pub(super) fn build(
         self,
         config: &LlamaConfig,
@@ -47,8 +47,8 @@ impl QkvVariant {
         }
     }
 
-    /// Returns the number of elements that the step holds per token, for `q` columns of queries and `kv` columns each
-    /// of keys and values.
+    /// Returns the number of elements that the transform holds per token, for `q` columns of queries and `kv` columns
+    /// each of keys and values.
     pub(super) fn elements(self, q: usize, kv: usize) -> QkvElements {
         match self {
             QkvVariant::Plain | QkvVariant::Bias => QkvElements::default(),
@@ -57,22 +57,22 @@ impl QkvVariant {
     }
 }
 
-/// The largest number of elements per token that a step holds besides its input (forward pass) or the gradient of its
-/// output (backward pass).
+/// The largest number of elements per token that a transform holds besides its input (forward pass) or the gradient of
+/// its output (backward pass).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct QkvElements {
     pub(super) forward: usize,
     pub(super) backward: usize,
 }
 
-/// A step with its weights. Tensors are `[tokens, columns]`, with queries, keys and values side by side.
+/// A transform with its weights. Tensors are `[tokens, columns]`, with queries, keys and values side by side.
 pub(super) trait QkvTransform: Debug {
-    /// Returns the step's result, in the memory of `projected` or in new memory. If the step returns activations, the
-    /// layer keeps them; otherwise the layer keeps the result.
+    /// Returns the transform's result, in the memory of `projected` or in new memory. If the transform returns
+    /// activations, the layer keeps them; otherwise the layer keeps the result.
     fn forward(&self, projected: Tensor, heads: Heads) -> (Tensor, Option<QkvActivations>);
 
     /// Converts `dqkv`, the gradient of the result, into the gradient of `projected`, in place. Passes the gradients of
-    /// the step's weights to `weight_gradients`.
+    /// the transform's weights to `weight_gradients`.
     fn backward(
         &self,
         dqkv: &Tensor,
@@ -82,11 +82,12 @@ pub(super) trait QkvTransform: Debug {
     );
 }
 
-/// The activations of a step that does not overwrite its input.
+/// The activations of a transform that does not overwrite its input.
 #[derive(Debug)]
 pub(super) struct QkvActivations {
-    /// The input, from which the backward pass can recompute the step.
+    /// The input, from which the backward pass can recompute the transform.
     pub(super) projected: Tensor,
-    /// For each weight of the step, the statistics of the input that the weight's norm needs in its backward pass.
+    /// One tensor for each norm of the transform: the reciprocal root mean squares of the norm's input, which the
+    /// norm's backward pass needs.
     statistics: Vec<Tensor>,
 }

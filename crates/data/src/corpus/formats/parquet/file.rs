@@ -19,7 +19,8 @@ use crate::error::DataError;
 /// files.
 const FOOTER_BYTES: u64 = 64 << 10;
 
-/// The memory budget, in bytes, for the windows of all column chunks together.
+/// The memory budget, in bytes, for the windows of all column chunks together. The windows of many chunks exceed the
+/// budget, because each window may have [`MIN_WINDOW_BYTES`].
 const WINDOW_BYTES: u64 = 8 << 20;
 
 /// The smallest window of a column chunk in bytes.
@@ -77,7 +78,7 @@ impl ParquetFile {
         })
     }
 
-    /// Makes windows for the column chunks that the library reads next, alternating between them.
+    /// Makes windows for the column chunks that the library reads next. The library alternates between these chunks.
     pub(super) fn expect_chunks(&self, chunks: Vec<Range<u64>>) {
         let start = chunks.iter().map(|chunk| chunk.start).min().unwrap_or_default();
         let end = chunks.iter().map(|chunk| chunk.end).max().unwrap_or_default();
@@ -133,8 +134,8 @@ impl ParquetFile {
         Ok(read.into())
     }
 
-    /// Like [`ParquetFile::bytes`], but stores an error for [`ParquetFile::call`], because the library reports only its
-    /// text.
+    /// Like [`ParquetFile::bytes`], but stores an error for [`ParquetFile::call`], because the library reports only the
+    /// error's text.
     fn bytes_or_keep_error(&self, start: u64, length: u64) -> io::Result<Bytes> {
         self.bytes(start, length).map_err(|error| {
             let text = error.to_string();

@@ -98,9 +98,13 @@ pub enum ConversationError {
         token: String,
     },
     /// The tokenizer's model encodes ordinary text as a special token.
-    #[error("the tokenizer's model encodes the text {token:?} as the special token: remove it from the messages")]
+    #[error(
+        "the tokenizer encodes the text {text:?} as the special token {token:?}: remove the text from the messages"
+    )]
     Forged {
-        /// The text of the token.
+        /// The text in a message.
+        text: String,
+        /// The special token.
         token: String,
     },
     /// The tokenizer failed.

@@ -10,11 +10,14 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use aho_corasick::{AhoCorasick, MatchKind};
-use tokenizers::{AddedToken, Tokenizer};
+use tokenizers::{AddedToken, Model, Tokenizer};
 
 use crate::error::{ConversationError, SetupError};
 use crate::marks;
 use crate::shield::SpecialTokenEscaper;
+
+/// A character that Unicode assigns to nothing, so no vocabulary has it.
+const UNKNOWN_CHARACTER: &str = "\u{10FFFF}";
 
 /// A tokenizer with placeholders for its special tokens.
 pub struct Vocabulary {
@@ -22,6 +25,9 @@ pub struct Vocabulary {
     special: Vec<Special>,
     /// The indices of special tokens by their ids.
     by_id: BTreeMap<u32, usize>,
+    /// The ids that the model gives to a character that it does not know. One of them may be a special token, such as
+    /// `<unk>`.
+    unknown: Vec<u32>,
     /// The added tokens. The library first searches a text for the tokens of the first item. It then searches the
     /// normalised text between these tokens for the tokens of the second item.
     added: [AddedTokenMatcher; 2],
@@ -80,7 +86,10 @@ impl Vocabulary {
         let special = with_placeholders(&mut tokenizer, &special)?;
         let by_id = special.iter().enumerate().map(|(index, special)| (special.id, index)).collect();
         let [plain, normalized] = added;
-        Ok(Vocabulary { tokenizer, special, by_id, added: [plain?, normalized?], shield })
+        // a model without a token for unknown characters may refuse this text
+        let unknown = tokenizer.get_model().tokenize(UNKNOWN_CHARACTER).unwrap_or_default();
+        let unknown = unknown.into_iter().map(|token| token.id).collect();
+        Ok(Vocabulary { tokenizer, special, by_id, unknown, added: [plain?, normalized?], shield })
     }
 
     /// Returns the special tokens in `shadow`, in the order of their places. `shadow` is a rendered text in which other
@@ -139,10 +148,11 @@ impl Vocabulary {
                 problem: format!("the special token {:?} is not found", special.content),
             }),
             (None, Some(&index)) => match self.special.get(index) {
-                Some(special) if covered.contains(&special.content) => {
-                    Err(ConversationError::Forged { token: special.content.clone() })
+                // The model has the special token as a piece. `covered` may differ from the piece, because a normalizer
+                // or a pre-tokenizer may have made the piece from other text.
+                Some(special) if covered.contains(&special.content) || !self.unknown.contains(&id) => {
+                    Err(ConversationError::Forged { text: covered.into(), token: special.content.clone() })
                 }
-                // the model may use a special token for other text, for example for unknown characters
                 _ => Ok(id),
             },
             (None, None) => Ok(id),

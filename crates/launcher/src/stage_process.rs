@@ -179,9 +179,13 @@ impl StageProcess {
         self.instance = Some(instance);
     }
 
-    /// Reaps the exited process and reads its termination message.
+    /// Reaps the process and reads its termination message, if the process has exited.
     pub(super) fn reap(&mut self, now: UnixMillis) {
-        let status = self.child.wait().ok();
+        // the message about an exit may be about an earlier process that had the same id
+        let status = match self.child.try_wait() {
+            Ok(None) => return,
+            status => status.ok().flatten(),
+        };
         let message = std::fs::read_to_string(&self.termination_message).ok();
         let message = message.and_then(|text| TerminationMessage::from_json(&text));
         let exit = Exit {

@@ -8,7 +8,8 @@ use stagecoach_telemetry::TrainingEvent;
 pub(crate) enum SupervisorMessage {
     /// A stage or a spare emitted an event.
     Event { attempt: u64, event: Box<TrainingEvent> },
-    /// A process has exited. It is not reaped yet, so that the kernel does not reuse its id.
+    /// A process has exited. The kernel does not reuse its id before the supervisor reaps the process, which it does
+    /// earlier than this message only for a process that it kills and removes from its list.
     Exited { pid: Pid },
     /// The launcher received a signal to stop.
     StopRequested,

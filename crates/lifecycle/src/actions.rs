@@ -129,7 +129,8 @@ fn must_be_deleted(observed: &Observed, attempt: u64) -> bool {
 
 /// Returns the grace period of an attempt's instances, in seconds.
 fn grace_seconds(observed: &Observed, is_over: bool) -> u64 {
-    if is_over { OLDER_ATTEMPT_GRACE_SECONDS.min(observed.policy.grace_seconds) } else { observed.policy.grace_seconds }
+    let most = if is_over { OLDER_ATTEMPT_GRACE_SECONDS } else { u64::MAX };
+    observed.policy.grace_seconds.min(most).max(MIN_GRACE_SECONDS)
 }
 
 /// Whether a drain must still wait for an instance or a spare of any attempt.

@@ -37,14 +37,20 @@ impl RestartBudget {
 
     /// Records one restart. Returns false if the restart counts against the budget and the budget is exhausted.
     pub(crate) const fn try_consume(&mut self, counted: bool, max_restarts: u32) -> bool {
-        if counted {
-            if self.remaining(max_restarts) == 0 {
-                return false;
-            }
-            self.counted = self.counted.saturating_add(1);
-            self.counted_since_checkpoint = self.counted_since_checkpoint.saturating_add(1);
+        if counted && !self.try_count(max_restarts) {
+            return false;
         }
         self.total = self.total.saturating_add(1);
+        true
+    }
+
+    /// Counts a restart against the budget. Returns false if the budget is exhausted.
+    pub(crate) const fn try_count(&mut self, max_restarts: u32) -> bool {
+        if self.remaining(max_restarts) == 0 {
+            return false;
+        }
+        self.counted = self.counted.saturating_add(1);
+        self.counted_since_checkpoint = self.counted_since_checkpoint.saturating_add(1);
         true
     }
 }

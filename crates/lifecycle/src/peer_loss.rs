@@ -4,7 +4,7 @@
 use crate::instance::StageInstance;
 use crate::observed::{LostInstance, Observed};
 use crate::policy::RestartDecision;
-use crate::state::{AttemptPhase, JobOutcome, JobState};
+use crate::state::{AttemptPhase, JobFailureReason, JobOutcome, JobState};
 use crate::time::{DeadlineClock, UnixMillis};
 use crate::{AttemptFailure, FailureReason, replacement};
 
@@ -79,7 +79,7 @@ fn may_act_before_exit(observed: &Observed) -> bool {
 }
 
 /// Adds the exit of the stage that failed last to the state, if the exit was observed after the decision. As a result,
-/// the restart may no longer count against the budget, or the job may fail.
+/// the restart may start or cease to count against the budget, or the job may fail.
 pub(crate) fn with_observed_exit(observed: &Observed) -> JobState {
     let state = &observed.state;
     let observed_exit = || {
@@ -87,16 +87,25 @@ pub(crate) fn with_observed_exit(observed: &Observed) -> JobState {
         let instance = observed.instances.iter().find(|instance| is_of(known, instance))?;
         let exited = AttemptFailure::from_exit(state, instance, instance.exit()?);
         let failure = AttemptFailure { failed_at: known.failed_at, ..exited };
-        (!failure.awaits_exit()).then_some((instance, failure))
+        let conditions = &instance.pod_conditions;
+        let decision = |failure: &AttemptFailure| observed.policy.restart_decision(failure, conditions, state, false);
+        (!failure.awaits_exit()).then(|| (decision(known), decision(&failure), failure))
     };
-    let Some((instance, failure)) = observed_exit() else { return state.clone() };
+    let Some((before, now, failure)) = observed_exit() else { return state.clone() };
     let mut after = state.clone();
-    if !failure.reason.counts_against_budget() {
-        after.budget.give_back();
-    }
-    if let RestartDecision::Fail(reason) =
-        observed.policy.restart_decision(&failure, &instance.pod_conditions, state, false)
-    {
+    let fails = match (before, now) {
+        (_, RestartDecision::Fail(reason)) => Some(reason),
+        (RestartDecision::Restart { counted: true }, RestartDecision::Restart { counted: false }) => {
+            after.budget.give_back();
+            None
+        }
+        (RestartDecision::Restart { counted: false }, RestartDecision::Restart { counted: true }) => {
+            let is_allowed = after.budget.try_count(observed.policy.restart.max_restarts);
+            (!is_allowed).then_some(JobFailureReason::BudgetExhausted)
+        }
+        _ => None,
+    };
+    if let Some(reason) = fails {
         after.attempt_phase = AttemptPhase::Finished(JobOutcome::Failed(reason));
     }
     after.last_deterministic_failure = failure.deterministic_signature().or(after.last_deterministic_failure);

@@ -6,8 +6,11 @@ use std::io;
 
 use http::{HeaderMap, Method, Uri};
 
-/// The largest number of characters of a server's message that an error repeats.
-const LONGEST_MESSAGE: usize = 200;
+/// The largest number of characters of a server's answer that an error repeats.
+const LONGEST_ANSWER: usize = 200;
+
+/// The host that gives credentials to machines and pods of Google Cloud.
+const GOOGLE_METADATA_HOST: &str = "metadata.google.internal";
 
 /// The server and the purpose of a request.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,7 +36,7 @@ pub(crate) enum Purpose {
 impl RequestInfo {
     pub(crate) fn new(method: &Method, uri: &Uri) -> Self {
         let name = uri.host().unwrap_or_default();
-        let is_own = name.starts_with("169.254.") || name.starts_with("[fd00:ec2:") || name.starts_with("metadata.");
+        let is_own = name.starts_with("169.254.") || name.starts_with("[fd00:ec2:") || name == GOOGLE_METADATA_HOST;
         // the client only reads buckets: PUT and POST requests are for credentials
         let purpose = match *method {
             Method::PUT => Purpose::AmbientCredentials,
@@ -84,7 +87,7 @@ impl ErrorResponse {
         let kind = kind.filter(|kind| !kind.contains("xml"))?;
         Some(ErrorResponse {
             status,
-            message: short(&format!("{kind} instead of an XML listing")),
+            message: one_line(&format!("{kind} instead of an XML listing")),
             ..ErrorResponse::default()
         })
     }
@@ -102,8 +105,8 @@ impl ErrorResponse {
         };
         ErrorResponse {
             status,
-            code: short(&code.unwrap_or_default()),
-            message: short(&message),
+            code: one_line(&code.unwrap_or_default()),
+            message: one_line(&message),
             region: region.filter(|region| is_region(region)),
         }
     }
@@ -139,10 +142,16 @@ fn element(xml: &str, name: &str) -> Option<String> {
     Some(rest.split_once(&format!("</{name}>"))?.0.trim().to_owned())
 }
 
-/// Shortens the message of a server to one line.
-fn short(text: &str) -> String {
+/// Returns the message of a server as one line.
+fn one_line(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    line.chars().filter(|letter| !letter.is_control()).take(LONGEST_MESSAGE).collect()
+    line.chars().filter(|letter| !letter.is_control()).collect()
+}
+
+/// Returns the beginning of a server's answer for an error. The answer must contain no secrets any more: a secret that
+/// is cut can't be found.
+pub(crate) fn shortened(answer: &str) -> String {
+    answer.chars().take(LONGEST_ANSWER).collect()
 }
 
 fn is_region(text: &str) -> bool {
@@ -206,14 +215,19 @@ mod tests {
         assert_eq!(purpose(Method::HEAD, "http://minio:9000/bucket/key"), Purpose::Objects);
         assert_eq!(purpose(Method::GET, "http://169.254.170.2/v2/credentials"), Purpose::AmbientCredentials);
         assert_eq!(purpose(Method::PUT, "http://127.0.0.1:1/latest/api/token"), Purpose::AmbientCredentials);
+        assert_eq!(
+            purpose(Method::GET, "http://metadata.google.internal/computeMetadata"),
+            Purpose::AmbientCredentials
+        );
+        assert_eq!(purpose(Method::GET, "https://metadata.blob.core.windows.net/texts"), Purpose::Objects);
         assert_eq!(purpose(Method::POST, "https://sts.eu-west-1.amazonaws.com/"), Purpose::Credentials);
     }
 
     proptest! {
         #[test]
         fn any_answer_is_one_short_line(status in 300_u16..600, body in proptest::collection::vec(any::<u8>(), 0..600)) {
-            let text = ErrorResponse::read(status, &HeaderMap::new(), &body).to_string();
-            prop_assert!(!text.chars().any(char::is_control) && text.chars().count() <= LONGEST_MESSAGE + 8);
+            let text = shortened(&ErrorResponse::read(status, &HeaderMap::new(), &body).to_string());
+            prop_assert!(!text.chars().any(char::is_control) && text.chars().count() <= LONGEST_ANSWER);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Converts a failed request to the error that users see.
 
 use crate::error::ObjectError;
-use crate::failure::{ErrorResponse, Purpose, StoreFailure, causes, reason};
+use crate::failure::{ErrorResponse, Purpose, StoreFailure, causes, reason, shortened};
 use crate::settings::StoreVariables;
 use crate::uri::ObjectUri;
 
@@ -33,11 +33,12 @@ fn from_failure(failure: &StoreFailure, uri: &ObjectUri, settings: &StoreVariabl
     };
     let host = request.host.clone();
     if request.purpose == Purpose::AmbientCredentials {
-        return ObjectError::NoCredentials { uri: uri.clone(), tried: settings.redacted(&failure.to_string()) };
+        let tried = shortened(&settings.redacted(&failure.to_string()));
+        return ObjectError::NoCredentials { uri: uri.clone(), tried };
     }
     match failure {
         StoreFailure::Refused(_, response) => {
-            let answer = settings.redacted(&response.to_string());
+            let answer = shortened(&settings.redacted(&response.to_string()));
             let is_temporary = matches!(response.status, 408 | 429 | 500 | 502..)
                 || matches!(response.code.as_str(), "SlowDown" | "RequestTimeout" | "ServerBusy" | "InternalError");
             match request.purpose {

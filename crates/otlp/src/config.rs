@@ -1,8 +1,10 @@
 //! Reads the settings of the export from OpenTelemetry's standard environment variables.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
+use ureq::http::{HeaderName, HeaderValue, Uri};
 
 /// The settings of the export: the collector's address, the settings of its requests, and the attributes of this
 /// process.
@@ -43,7 +45,8 @@ impl OtlpConfig {
             return Ok(None);
         }
         let wrong = |variable, value, expected| OtlpConfigError { variable, value, expected };
-        if !["http://", "https://"].iter().any(|scheme| endpoint.starts_with(scheme)) {
+        let is_url = endpoint.parse::<Uri>().is_ok_and(|uri| matches!(uri.scheme_str(), Some("http" | "https")));
+        if !is_url {
             return Err(wrong("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint, "a URL, such as http://collector:4318"));
         }
         if let Some(protocol) = read("OTEL_EXPORTER_OTLP_PROTOCOL").filter(|protocol| protocol != "http/protobuf") {
@@ -54,6 +57,13 @@ impl OtlpConfig {
             Some(text) => pairs(&text).ok_or_else(|| wrong(name, "...".to_owned(), "key=value,key=value")),
             None => Ok(Vec::new()),
         };
+        let headers = pairs("OTEL_EXPORTER_OTLP_HEADERS")?;
+        let is_header = |(name, value): &(String, String)| {
+            HeaderName::from_str(name).is_ok() && HeaderValue::from_str(value).is_ok()
+        };
+        if !headers.iter().all(is_header) {
+            return Err(wrong("OTEL_EXPORTER_OTLP_HEADERS", "...".to_owned(), "names and values of HTTP headers"));
+        }
         let millis = |name: &'static str, default: u64| match read(name) {
             Some(text) => match text.parse() {
                 Ok(millis) if millis > 0 => Ok(Duration::from_millis(millis)),
@@ -68,7 +78,7 @@ impl OtlpConfig {
         }
         Ok(Some(OtlpConfig {
             endpoint: endpoint.trim_end_matches('/').to_owned(),
-            headers: pairs("OTEL_EXPORTER_OTLP_HEADERS")?,
+            headers,
             timeout: millis("OTEL_EXPORTER_OTLP_TIMEOUT", 10_000)?,
             metric_interval: millis("OTEL_METRIC_EXPORT_INTERVAL", 60_000)?,
             resource,
@@ -141,6 +151,12 @@ mod tests {
             reported("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4317"),
             "OTEL_EXPORTER_OTLP_ENDPOINT is \"collector:4317\": expected a URL, such as http://collector:4318"
         );
+        let spaces = reported("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a collector");
+        assert!(spaces.ends_with("expected a URL, such as http://collector:4318"), "{spaces}");
+        for header in ["x=secret%0A", "x y=secret"] {
+            let headers = reported("OTEL_EXPORTER_OTLP_HEADERS", header);
+            assert!(headers.ends_with("expected names and values of HTTP headers") && !headers.contains("secret"));
+        }
         assert!(reported("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc").ends_with("expected http/protobuf"));
         assert!(reported("OTEL_METRIC_EXPORT_INTERVAL", "0").ends_with("expected milliseconds"));
         assert!(reported("OTEL_EXPORTER_OTLP_TIMEOUT", "soon").ends_with("expected milliseconds"));

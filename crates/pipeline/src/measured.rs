@@ -63,7 +63,8 @@ pub fn breakdown(timeline: &Timeline, placement: &Placement) -> Vec<RankBreakdow
     let ready = ready_times(timeline, placement);
     let rank = |spans: &Vec<ActionSpan>| {
         let exposed = |(free, ready, span): (f64, Option<f64>, &ActionSpan)| match ready {
-            Some(ready) => (span.start - free.max(ready)).clamp(0.0, span.start),
+            // times of a damaged record may be negative or no numbers
+            Some(ready) => (span.start - free.max(ready)).min(span.start).max(0.0),
             None => 0.0,
         };
         let compute_seconds = compute_seconds(spans);

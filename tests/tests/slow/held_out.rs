@@ -48,6 +48,19 @@ fn run(workspace: &Path, job: &TestJob) -> Outcome {
     outcome
 }
 
+/// Without a background save, only the step of an evaluation can be kept, not a later one.
+#[test]
+fn the_best_checkpoint_is_kept_however_checkpoints_are_saved() {
+    for checkpoint in ["{mode: Sync, everySteps: 5, keepLast: 1}", "{everySteps: 0, keepLast: 1}"] {
+        let workspace = workspace();
+        let extra = format!("  checkpoint: {checkpoint}\n");
+        let outcome = run(workspace.path(), &TestJob { extra, ..job(1, 2) });
+        let (best, last) = best_and_last(&outcome);
+        assert!(best % 5 != 0 && last > best, "{}", result(&outcome));
+        assert_eq!(checkpoints(&workspace.path().join("early")), [best, last], "{checkpoint}");
+    }
+}
+
 #[test]
 fn patience_ends_a_job_at_the_same_step_whatever_dies() {
     let undisturbed = workspace();

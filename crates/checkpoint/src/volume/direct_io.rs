@@ -5,11 +5,13 @@
 //! free pages. A direct write returns when the device or the server has the bytes. On a slow network, a writer that
 //! issues one write at a time would spend most of its time waiting for answers.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::FileExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::OnceLock;
 
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::fs::OFlags;
 
 use super::FileWriter;
 use super::write_queue::{Sink, WriteQueue};
@@ -22,7 +24,7 @@ pub(super) struct DirectWriter {
 
 impl DirectWriter {
     pub(super) fn new(file: File) -> DirectWriter {
-        DirectWriter { queue: WriteQueue::new(DirectFile { file }) }
+        DirectWriter { queue: WriteQueue::new(DirectFile { file: OpenFile::new(file) }) }
     }
 }
 
@@ -33,41 +35,52 @@ impl FileWriter for DirectWriter {
 
     fn sync(&mut self) -> io::Result<()> {
         self.queue.flush()?;
-        self.queue.sink().file.sync_all()
+        self.queue.sink().file.buffered.sync_all()
     }
 }
 
-struct DirectFile<F = File> {
+struct DirectFile<F = OpenFile> {
     file: F,
 }
 
 /// The system calls on an open file.
 trait Descriptor {
-    /// Sets or clears `O_DIRECT`.
-    fn set_direct(&self, direct: bool) -> io::Result<()>;
-
-    /// Makes one call that writes a prefix of `bytes`. Returns the length of the prefix.
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
+    /// Makes one call that writes a prefix of `bytes`, with `O_DIRECT` if `direct`. Returns the length of the prefix.
+    fn write_at(&self, bytes: &[u8], offset: u64, direct: bool) -> io::Result<usize>;
 }
 
-impl Descriptor for File {
-    fn set_direct(&self, direct: bool) -> io::Result<()> {
-        let flags = fcntl_getfl(self)?;
-        let wanted = if direct { flags | OFlags::DIRECT } else { flags - OFlags::DIRECT };
-        if wanted == flags { Ok(()) } else { Ok(fcntl_setfl(self, wanted)?) }
+/// A file that is open twice, because `O_DIRECT` is a flag of an open file: several threads write to the file, and a
+/// thread that changed the flag would change it for the writes of all threads.
+struct OpenFile {
+    buffered: File,
+    /// The file with `O_DIRECT`, from the first direct write. `None` if the file system does not support it.
+    direct: OnceLock<Option<File>>,
+}
+
+impl OpenFile {
+    fn new(file: File) -> OpenFile {
+        OpenFile { buffered: file, direct: OnceLock::new() }
     }
 
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        FileExt::write_at(self, bytes, offset)
+    /// Opens the same file with `O_DIRECT`, even if its path now names another file.
+    fn open_direct(&self) -> Option<File> {
+        let path = format!("/proc/self/fd/{}", self.buffered.as_raw_fd());
+        OpenOptions::new().write(true).custom_flags(OFlags::DIRECT.bits().cast_signed()).open(path).ok()
+    }
+}
+
+impl Descriptor for OpenFile {
+    fn write_at(&self, bytes: &[u8], offset: u64, direct: bool) -> io::Result<usize> {
+        let file = if direct { self.direct.get_or_init(|| self.open_direct()).as_ref() } else { Some(&self.buffered) };
+        file.ok_or(ErrorKind::InvalidInput)?.write_at(bytes, offset)
     }
 }
 
 impl<F: Descriptor + Send + Sync + 'static> Sink for DirectFile<F> {
     fn write_at(&self, mut bytes: &[u8], mut offset: u64, is_whole: bool) -> io::Result<()> {
-        // if the file system does not support direct writes, either `set_direct` or the write fails
-        let mut direct = self.file.set_direct(is_whole).is_ok() && is_whole;
+        let mut direct = is_whole;
         while !bytes.is_empty() {
-            match self.file.write_at(bytes, offset) {
+            match self.file.write_at(bytes, offset, direct) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(written) => {
                     bytes = &bytes[written..];
@@ -76,10 +89,7 @@ impl<F: Descriptor + Send + Sync + 'static> Sink for DirectFile<F> {
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 // the file system does not support direct writes, or a short write has ended inside a sector, for
                 // example on a full disk: the buffered write then either succeeds or returns the actual error
-                Err(e) if e.kind() == ErrorKind::InvalidInput && direct => {
-                    self.file.set_direct(false)?;
-                    direct = false;
-                }
+                Err(e) if e.kind() == ErrorKind::InvalidInput && direct => direct = false,
                 Err(e) => return Err(e),
             }
         }
@@ -107,7 +117,6 @@ mod tests {
     #[derive(Default)]
     struct DeviceState {
         content: Vec<u8>,
-        direct: bool,
         buffered_calls: usize,
     }
 
@@ -120,24 +129,17 @@ mod tests {
     }
 
     impl Descriptor for Device {
-        fn set_direct(&self, direct: bool) -> io::Result<()> {
-            if direct && !self.supports_direct {
-                return Err(ErrorKind::InvalidInput.into());
-            }
-            self.state.lock().unwrap().direct = direct;
-            Ok(())
-        }
-
-        fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        fn write_at(&self, bytes: &[u8], offset: u64, direct: bool) -> io::Result<usize> {
             let (mut state, offset) = (self.state.lock().unwrap(), offset as usize);
-            if state.direct && !(offset.is_multiple_of(SECTOR) && bytes.len().is_multiple_of(SECTOR)) {
+            let is_aligned = offset.is_multiple_of(SECTOR) && bytes.len().is_multiple_of(SECTOR);
+            if direct && !(self.supports_direct && is_aligned) {
                 return Err(ErrorKind::InvalidInput.into());
             }
             let taken = bytes.len().min(self.most).min(self.capacity - offset);
             if taken == 0 {
                 return Err(ErrorKind::StorageFull.into());
             }
-            state.buffered_calls += usize::from(!state.direct);
+            state.buffered_calls += usize::from(!direct);
             state.content.truncate(offset);
             state.content.extend(&bytes[..taken]);
             Ok(taken)
@@ -177,6 +179,18 @@ mod tests {
         }
     }
 
+    #[test]
+    fn whole_buffers_bypass_the_page_cache_where_the_file_system_allows_it() {
+        let folder = tempfile::tempdir_in(".").unwrap();
+        let file = OpenFile::new(File::create(folder.path().join("file")).unwrap());
+        // a folder whose file system has no direct writes, such as an older tmpfs, shows nothing
+        let Some(direct) = file.open_direct() else { return };
+        let flags = |file: &File| rustix::fs::fcntl_getfl(file).unwrap();
+        assert!(flags(&direct).contains(OFlags::DIRECT) && !flags(&file.buffered).contains(OFlags::DIRECT));
+        let same = |file: &File| file.metadata().map(|found| std::os::unix::fs::MetadataExt::ino(&found)).unwrap();
+        assert_eq!(same(&direct), same(&file.buffered));
+    }
+
     /// A file whose writes have a latency.
     struct Late {
         file: DirectFile,
@@ -200,10 +214,10 @@ mod tests {
         let create = |name: &str| File::create(folder.path().join(name)).unwrap();
         let queued = |name: &str, latency: u64| {
             let started = Instant::now();
-            let file = DirectFile { file: create(name) };
+            let file = DirectFile { file: OpenFile::new(create(name)) };
             let mut queue = WriteQueue::new(Late { file, latency: Duration::from_millis(latency) });
             queue.write(&content).and_then(|()| queue.flush()).unwrap();
-            queue.sink().file.file.sync_all().unwrap();
+            queue.sink().file.file.buffered.sync_all().unwrap();
             started.elapsed().as_secs_f64()
         };
         let dd = || {

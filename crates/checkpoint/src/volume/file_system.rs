@@ -65,8 +65,13 @@ impl Volume for FileSystemVolume {
         let mut entries = Vec::new();
         for entry in fs::read_dir(self.absolute(path))? {
             let entry = entry?;
-            let name = entry.file_name().to_string_lossy().into_owned();
-            entries.push(DirEntry { name, is_dir: entry.file_type()?.is_dir() });
+            let is_dir = match entry.file_type() {
+                // some file systems need another call for the type, and another process may have removed the entry;
+                // callers would take `NotFound` for a missing folder
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                file_type => file_type?.is_dir(),
+            };
+            entries.push(DirEntry { name: entry.file_name().to_string_lossy().into_owned(), is_dir });
         }
         entries.sort();
         Ok(entries)

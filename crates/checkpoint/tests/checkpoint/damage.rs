@@ -134,7 +134,7 @@ fn none_intact_is_reported_on_every_start() {
 }
 
 #[test]
-fn repeated_damage_keeps_both_copies() {
+fn repeated_damage_keeps_every_copy() {
     let volume = prepared();
     for kept in ["damaged/step-00000003", "damaged/step-00000003.2", "damaged/step-00000003.3"] {
         TestGroup::new(&volume).run(3).unwrap();

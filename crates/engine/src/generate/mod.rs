@@ -168,11 +168,12 @@ impl TextGenerator {
     /// is `{messages: [{role, content}]}`, as in a data set.
     ///
     /// # Errors
-    /// If the record is not a conversation, the template refuses it, or the conversation leaves no room for an answer
-    /// in the model's context.
+    /// If the record is not a conversation, the template refuses it or writes no text, or the conversation leaves no
+    /// room for an answer in the model's context.
     pub fn conversation_ids(&self, prompts: &ChatPrompts, record: &Value) -> Result<Vec<u32>> {
         let ids = prompts.0.prompt(&Conversation::chat(record)?)?;
         let (tokens, most) = (ids.len(), self.context_length);
+        ensure!(tokens > 0, "the chat template writes no text for this conversation: the model needs a prompt");
         ensure!(
             tokens < most,
             "the conversation has {tokens} tokens, but the conversation and its answer together may have at most \

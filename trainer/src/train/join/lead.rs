@@ -14,7 +14,7 @@ use stagecoach_group::{
 use crate::train::context::StageContext;
 use crate::train::join::listen;
 use crate::train::join::prepare::{PlannedRun, decision_rules, prepare_and_plan};
-use crate::train::join::rendezvous::{LastLeader, PUBLISH_TIMEOUT, RendezvousWatcher, encode_endpoint};
+use crate::train::join::rendezvous::{LastLeader, RendezvousWatcher, encode_endpoint};
 use crate::train::leave::LeaveReason;
 use crate::train::recover::carry_over::{CarryOver, LastGroup};
 use crate::train::serve_page;
@@ -61,7 +61,7 @@ enum LeadDecision {
 pub(in crate::train) fn claim_lead(
     context: &StageContext,
     last_group: &mut LastGroup,
-    finder: &RendezvousWatcher,
+    finder: &mut RendezvousWatcher,
     timeout: Duration,
 ) -> Result<Option<LeadClaim>, LeaveReason> {
     let rank = context.env.rank;
@@ -76,7 +76,7 @@ pub(in crate::train) fn claim_lead(
     }
     let began = Instant::now();
     loop {
-        match decide(rank, leaderless, finder, began.elapsed()) {
+        match decide(rank, leaderless, finder, Instant::now()) {
             Ok(LeadDecision::Lead(claim)) => return Ok(Some(claim)),
             Ok(LeadDecision::Join) => return Ok(None),
             Ok(LeadDecision::Wait) => {}
@@ -96,20 +96,20 @@ pub(in crate::train) fn claim_lead(
     }
 }
 
-/// Returns the decision of stage `rank`, which is stage 0 of a replica and has waited for `waited`. `leaderless` is the
-/// group whose leader this stage must replace, because the leader's process has ended.
+/// Returns the decision of stage `rank`, which is stage 0 of a replica. `leaderless` is the group whose leader this
+/// stage must replace, because the leader's process has ended.
 ///
 /// # Errors
 /// If the last leader is not known.
 fn decide(
     rank: u32,
     leaderless: Option<u64>,
-    finder: &RendezvousWatcher,
-    waited: Duration,
+    finder: &mut RendezvousWatcher,
+    now: Instant,
 ) -> Result<LeadDecision, NotFound> {
     let last = finder.last_leader()?;
     let decision = decide_after(rank, leaderless, last);
-    if decision != LeadDecision::Wait || waited < PUBLISH_TIMEOUT {
+    if decision != LeadDecision::Wait || last.is_none_or(|last| !finder.is_publication_late(last.epoch, now)) {
         return Ok(decision);
     }
     // A stage that acquires a fence publishes soon afterwards that it leads. A stage that has not published in time has

@@ -77,7 +77,7 @@ pub(in crate::train) fn join_group(
         timeouts.startup_timeout = timeout;
     }
     let mut finder = RendezvousWatcher::new(volume, env, *epoch, *leads_after);
-    let led = match claim_lead(context, &mut carry_over.last_group, &finder, timeouts.startup_timeout)? {
+    let led = match claim_lead(context, &mut carry_over.last_group, &mut finder, timeouts.startup_timeout)? {
         Some(claim) => lead(context, carry_over, claim, &hello, timeouts)?,
         None => None,
     };

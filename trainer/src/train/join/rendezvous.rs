@@ -108,11 +108,18 @@ impl<'a> RendezvousWatcher<'a> {
     /// successor of the last leader leads in this case.
     fn is_leaderless(&mut self, epoch: u64, now: Instant) -> bool {
         let is_newer = self.over.is_none_or(|over| epoch > over);
+        let is_late = self.is_publication_late(epoch, now);
+        self.succeeds.is_some() && is_newer && is_late
+    }
+
+    /// Whether [`PUBLISH_TIMEOUT`] has passed since this stage first saw that the holder of fence `epoch` has not
+    /// published its address. The holder has then ended.
+    pub(in crate::train) fn is_publication_late(&mut self, epoch: u64, now: Instant) -> bool {
         let (_, since) = *match &mut self.unpublished {
             Some(unpublished) if unpublished.0 == epoch => unpublished,
             other => other.insert((epoch, now)),
         };
-        self.succeeds.is_some() && is_newer && now.saturating_duration_since(since) >= PUBLISH_TIMEOUT
+        now.saturating_duration_since(since) >= PUBLISH_TIMEOUT
     }
 
     /// Finds the leader of the next group.

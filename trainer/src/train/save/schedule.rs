@@ -125,8 +125,10 @@ impl<'s> SaveSchedule<'s> {
         state: &TrainerState,
     ) -> Result<(), LeaveReason> {
         let Some(due) = self.due_step(state.step).or(keep.then_some(state.step)) else { return Ok(()) };
-        if keep && let Some(thread) = &mut self.thread {
-            thread.wait(self.monitor)?;
+        if keep {
+            if let Some(thread) = &mut self.thread {
+                thread.wait(self.monitor)?;
+            }
         } else if !verdict.save {
             if self.deferred_step.replace(due).is_none() {
                 let message =

@@ -215,7 +215,8 @@ fn too_few_replicas_are_no_group() {
     let leader = Hello { lost_ranks: Some(vec![2, 3]), ..hello(0, WORLD_SIZE) };
     let coordinator = Coordinator::start(listener, leader, short_timeouts(), secret(), Quorum::new(MESH, 2), || {});
     let error = coordinator.unwrap().wait_for_members().unwrap_err();
-    assert_eq!(error.to_string(), "stages 1 of replica 0, 0 of replica 1, 1 of replica 1 did not join within 2.0 s");
+    let expected = "stages 1 of replica 0, 0 of replica 1, 1 of replica 1 did not join within ";
+    assert!(error.to_string().starts_with(expected), "{error}");
 }
 
 /// A stage that waits outside a group of one replica leads the next group if the leader's process has ended.

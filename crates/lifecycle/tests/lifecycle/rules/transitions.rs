@@ -249,6 +249,17 @@ fn an_instance_missing_after_all_were_created_is_not_created_again() {
 }
 
 #[test]
+fn no_pod_is_deleted_without_a_grace_period() {
+    let mut observed = running((0..3).map(ready).collect());
+    observed.policy.grace_seconds = 0;
+    observed.instances.remove(1);
+    assert_eq!(
+        decide(&observed, NOW).actions,
+        [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 1, unready_grace_seconds: 1 }]
+    );
+}
+
+#[test]
 fn limits_come_from_the_spec() {
     let text = "apiVersion: stagecoach.dev/v1alpha1\nkind: PipelineJob\nmetadata: {name: a}\nspec: {activeDeadlineSeconds: 9, template: {spec: {terminationGracePeriodSeconds: 45}}}";
     let spec = stagecoach_api::parse(text, "a.yaml").unwrap().spec;

@@ -8,6 +8,7 @@ use stagecoach_checkpoint::Volume;
 use stagecoach_test_volumes::{FaultyVolume, MemoryVolume, VolumeFault};
 
 use super::*;
+use crate::train::join::rendezvous::PUBLISH_TIMEOUT;
 
 #[test]
 fn the_last_leader_leads_or_its_successor() {
@@ -63,8 +64,11 @@ fn the_process_that_takes_the_fence_may_end_at_any_call() {
         let handle = FaultyVolume::failing(Arc::new(volume.clone()), at, fault);
         let succeeded = lead(&handle, 1, Some(lost)).is_ok();
         let (first, second) = (env(0), env(1));
-        let finder = RendezvousWatcher::new(&volume, &first, None, None);
-        match decide(0, None, &finder, PUBLISH_TIMEOUT).unwrap() {
+        let mut finder = RendezvousWatcher::new(&volume, &first, None, None);
+        // the wait for a publication begins when the stage first sees the fence
+        let now = Instant::now();
+        decide(0, None, &mut finder, now).unwrap();
+        match decide(0, None, &mut finder, now + PUBLISH_TIMEOUT).unwrap() {
             LeadDecision::Lead(claim) => {
                 assert!(!succeeded, "call {at}: two lead");
                 assert_eq!(claim.after.map(|after| lead(&volume, 0, Some(after)).unwrap()), claim.after.map(|n| n + 1));
@@ -72,8 +76,8 @@ fn the_process_that_takes_the_fence_may_end_at_any_call() {
             }
             LeadDecision::Join => {
                 // the successor has published that it leads, so its restarted process leads the next group
-                let finder = RendezvousWatcher::new(&volume, &second, None, None);
-                let again = decide(1, None, &finder, Duration::ZERO).unwrap();
+                let mut finder = RendezvousWatcher::new(&volume, &second, None, None);
+                let again = decide(1, None, &mut finder, now).unwrap();
                 assert_eq!(again, LeadDecision::Lead(LeadClaim { after: Some(lost + 1) }), "call {at}, {fault:?}");
                 joined += 1;
             }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use stagecoach_api::contract::FailureKind;
-use stagecoach_api::job::{ExitAction, ExitCodeRule};
+use stagecoach_api::job::{ExitAction, ExitCodeRule, PodFailurePolicySpec};
 use stagecoach_lifecycle::*;
 
 use super::{actions, promoted, remove_spares, spare, start_spares, taken, waits};
@@ -59,6 +59,36 @@ fn how_the_lost_stage_exited_is_reported_later() {
     observed.progress.lost = Some(LostInstance { rank: 1, incarnation: 0, since: NOW, has_ended: false });
     let after = decide(&observed, NOW).state;
     assert_eq!((after.last_failure.unwrap().reason, after.budget.counted), (FailureReason::NodeLost, 0));
+}
+
+#[test]
+fn a_rule_decides_whether_a_restart_counts_when_the_exit_is_reported_later() {
+    // each case has the rule, the exit after the decision, and the counted restarts before and after the report
+    let ignore_killed = r#"[{"action": "Ignore", "onReasons": ["Killed"]}]"#;
+    let count_evicted = r#"[{"action": "Count", "onReasons": ["Evicted"]}]"#;
+    let evicted = || exited_by_external_cause(1, ExternalCause::Evicted);
+    for (rules, exit, counted) in [
+        (ignore_killed, exited(1, 143, 1009), [0, 0]),
+        (ignore_killed, exited(1, 1, 1009), [0, 1]),
+        (count_evicted, evicted(), [1, 1]),
+        ("[]", evicted(), [1, 0]),
+    ] {
+        let mut observed = taken(Some(ready(1)));
+        let rules = serde_json::from_str(rules).unwrap();
+        observed.policy.restart.pod_failure_policy = Some(PodFailurePolicySpec { rules });
+        let decided = UnixMillis::from_seconds(1009);
+        observed.state = decide(&observed, decided).state;
+        assert_eq!((observed.state.incarnation(1), observed.state.budget.counted), (1, counted[0]));
+        observed.instances[3] = exit;
+        let reported = decide(&observed, decided).state;
+        assert!(
+            reported
+                .last_failure
+                .as_ref()
+                .is_some_and(|failure| failure.exit_code.is_some() || failure.reason != FailureReason::Killed)
+        );
+        assert_eq!((reported.outcome(), reported.budget.counted, reported.budget.total), (None, counted[1], 1));
+    }
 }
 
 #[test]

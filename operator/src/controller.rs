@@ -29,6 +29,7 @@ use crate::build::{self, JobReference};
 use crate::context::Context;
 use crate::errors::error_policy;
 use crate::job::RawPipelineJob;
+use crate::kueue::not_listed_message;
 use crate::observe::{KnownObject, ObservedPod, OwnedObject, PartialPod, now};
 use crate::reconcile::reconcile;
 
@@ -196,7 +197,16 @@ fn changed_workloads(
 ) -> impl Stream<Item = ObjectRef<RawPipelineJob>> + Send + use<> {
     let (context, watched) = (Arc::clone(context), namespace.to_owned());
     watch_owned(&context, api::<Workload>(&context.client, namespace)).flat_map(move |event| {
-        let jobs = event.map(|event| context.workloads.apply(&watched, event)).unwrap_or_default();
+        let jobs = match event {
+            Ok(event) => context.workloads.apply(&watched, event),
+            Err(error) => {
+                let error = error.to_string();
+                if context.workloads.watch_failed(&watched, &error) {
+                    tracing::warn!("{}", not_listed_message(&error));
+                }
+                Vec::new()
+            }
+        };
         futures::stream::iter(jobs.into_iter().map(|job| ObjectRef::new(&job.name).within(&job.namespace)))
     })
 }

@@ -8,6 +8,7 @@
 mod apply;
 pub mod build;
 mod clients;
+mod clock;
 mod config;
 mod context;
 mod controller;

@@ -83,7 +83,10 @@ async fn reconcile_valid_job(
     context: &Context,
 ) -> Result<Action, ReconcileError> {
     let rejections = restore_cached_state(&mut job, context);
-    let queue = reconcile_queue::observe(&mut job, clients, context).await?;
+    let queue = match reconcile_queue::observe(&mut job, clients, context).await? {
+        Ok(queue) => queue,
+        Err(delay) => return Ok(Action::requeue(delay)),
+    };
     let (pods, decision) = observe_and_decide(&job, &rejections, clients, context).await?;
     if pods.awaits_spare_status && starts_new_instances(&job, &decision) {
         // a stage that seems missing may be a former spare whose `/status` the operator has not read yet
@@ -156,7 +159,7 @@ fn log_tail(
         context.log_tails.read(&job.reference, clients.pod_logs.clone(), pods, failure);
     }
     let last_failure = decision.state.last_failure.as_ref()?;
-    context.log_tails.get(&job.reference.uid, last_failure.attempt)
+    context.log_tails.get(&job.reference.uid, last_failure)
 }
 
 /// Returns the inputs of the writes to the pods and objects of `job`, according to `decision` and the new `status`.

@@ -43,7 +43,10 @@ pub(crate) async fn reconcile(object: &RawPipelineJob, context: &Context) -> Res
     let job = job::reference(object);
     let clients = Clients::new(&context.client, &job.namespace, &context.field_manager);
     let now = observe::now();
-    let workloads = context.workloads.of(&job, None).await;
+    let workloads = match context.workloads.of(&job, None) {
+        Ok(workloads) => workloads,
+        Err(not_listed) => return Ok(Action::requeue(not_listed.retry_delay())),
+    };
     // parse only the phase, because an operator of another version may have written the status
     let phase = job::phase(object);
     let has_ended = phase.is_some_and(JobPhase::has_ended);

@@ -18,7 +18,7 @@ use crate::clients::Clients;
 use crate::context::{Context, ReconcileCache};
 use crate::errors::ReconcileError;
 use crate::job::ParsedJob;
-use crate::kueue::{self, QueueCondition, QueueInputs, QueueState, WriteContext};
+use crate::kueue::{self, NotListed, QueueCondition, QueueInputs, QueueState, WriteContext};
 use crate::observe::{BlockingReason, ObservedPods};
 use crate::rejection::Rejection;
 use crate::requeue::{NEW_REJECTION_DELAY, PREBUILT_RETRY_DELAY};
@@ -29,14 +29,25 @@ pub(crate) struct ObservedQueue {
     workloads: Vec<Arc<Workload>>,
     state: QueueState,
     slices_are_off: bool,
+    /// The delay until the next reconcile while the Workloads can't be listed.
+    list_delay: Option<Duration>,
 }
 
-/// Reads the job's Workloads, and sets the demand and the grant of `job`.
+/// Reads the job's Workloads, and sets the demand and the grant of `job`. Returns the delay until the next reconcile as
+/// the inner error if no decision about the job is possible yet.
 ///
 /// # Errors
 /// Returns an error of the API server.
-pub(crate) async fn observe(job: &mut ParsedJob, clients: &Clients, context: &Context) -> kube::Result<ObservedQueue> {
-    let workloads = workloads(job, clients, context).await?;
+pub(crate) async fn observe(
+    job: &mut ParsedJob,
+    clients: &Clients,
+    context: &Context,
+) -> kube::Result<Result<ObservedQueue, Duration>> {
+    let (workloads, not_listed) = match workloads(job, clients, context).await? {
+        Ok(workloads) => (workloads, None),
+        Err(not_listed) if not_listed.blocks(&job.state.attempt_phase) => return Ok(Err(not_listed.retry_delay())),
+        Err(not_listed) => (Vec::new(), Some(not_listed)),
+    };
     let admitted = kueue::holder(&workloads).and_then(|holder| holder.admitted_mesh());
     let named = job.demand.take();
     job.demand = named.clone().map(|demand| demand.after_admission(admitted, true));
@@ -56,10 +67,14 @@ pub(crate) async fn observe(job: &mut ParsedJob, clients: &Clients, context: &Co
         Some(_) if job.manifest.spec.suspend => {
             QueueState::waiting(JobPhase::Suspended.as_str(), "the job is suspended, and is in no queue")
         }
-        Some(demand) => QueueState::new(demand, &workloads, slices_are_off),
+        Some(demand) => match not_listed.as_ref().and_then(NotListed::message) {
+            Some(message) => QueueState::waiting(reason::QUEUED, message),
+            None => QueueState::new(demand, &workloads, slices_are_off),
+        },
     };
     job.grant = state.grant;
-    Ok(ObservedQueue { workloads, state, slices_are_off })
+    let list_delay = not_listed.as_ref().map(NotListed::retry_delay);
+    Ok(Ok(ObservedQueue { workloads, state, slices_are_off, list_delay }))
 }
 
 /// Whether an elastic job asks for counts that differ from its admission, and Kueue has Workload slices turned off. The
@@ -82,14 +97,21 @@ async fn slices_are_off(job: &ParsedJob, workloads: &[Arc<Workload>], clients: &
     !are_enabled
 }
 
-async fn workloads(job: &ParsedJob, clients: &Clients, context: &Context) -> kube::Result<Vec<Arc<Workload>>> {
+async fn workloads(
+    job: &ParsedJob,
+    clients: &Clients,
+    context: &Context,
+) -> kube::Result<Result<Vec<Arc<Workload>>, NotListed>> {
     let demand = match &job.demand {
-        _ if !context.config.kueue => return Ok(Vec::new()),
+        _ if !context.config.kueue => return Ok(Ok(Vec::new())),
         Some(demand) => demand,
         // without a queue, the job must not wait for the list of the Workloads
-        None => return Ok(context.workloads.listed(&job.reference, None).unwrap_or_default()),
+        None => return Ok(Ok(context.workloads.of(&job.reference, None).unwrap_or_default())),
     };
-    let mut workloads = context.workloads.of(&job.reference, demand.prebuilt.as_deref()).await;
+    let mut workloads = match context.workloads.of(&job.reference, demand.prebuilt.as_deref()) {
+        Ok(workloads) => workloads,
+        Err(not_listed) => return Ok(Err(not_listed)),
+    };
     if let Some(name) = &demand.prebuilt
         && workloads.iter().all(|workload| workload.name_any() != *name)
         && let Some(prebuilt) = clients.workloads.get(name).await?
@@ -97,7 +119,7 @@ async fn workloads(job: &ParsedJob, clients: &Clients, context: &Context) -> kub
         // the watch delivers a Workload of another controller only after the job has adopted it
         workloads.push(Arc::new(serde_json::from_value(prebuilt).map_err(kube::Error::SerdeError)?));
     }
-    Ok(workloads)
+    Ok(Ok(workloads))
 }
 
 impl ObservedQueue {
@@ -159,6 +181,9 @@ impl ObservedQueue {
     ) -> QueuePlan {
         if !context.config.kueue {
             return QueuePlan::default();
+        }
+        if self.list_delay.is_some() {
+            return QueuePlan { actions: Vec::new(), next_change: self.list_delay };
         }
         let situation = self.situation(job, pods, decision, status);
         let actions = match waits_for_retry(&job.reference, pods.observed_at, context) {

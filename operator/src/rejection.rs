@@ -7,6 +7,7 @@ use stagecoach_lifecycle::{
     backoff_delay, jittered,
 };
 
+use crate::clock::remaining;
 use crate::observe::BlockingReason;
 
 /// The first and the longest delay between two tries.
@@ -102,7 +103,10 @@ pub(crate) struct Rejection {
     attempt: u64,
     since: UnixMillis,
     tries: u32,
-    retry_at: UnixMillis,
+    /// The time of the last try.
+    tried_at: UnixMillis,
+    /// The delay from the last try to the next.
+    delay: Duration,
 }
 
 impl Rejection {
@@ -113,7 +117,7 @@ impl Rejection {
         let delay = backoff_delay(INITIAL_RETRY_DELAY, MAX_RETRY_DELAY, tries);
         let delay = jittered(delay, BACKOFF_JITTER_PERCENT, now.0.wrapping_add(attempt));
         let since = before.map_or(now, |before| before.since);
-        Rejection { reason, attempt, since, tries, retry_at: now.plus(delay) }
+        Rejection { reason, attempt, since, tries, tried_at: now, delay }
     }
 
     /// Whether the rejection still concerns the job. A rejection concerns the job until a start succeeds, even in a
@@ -138,8 +142,7 @@ impl Rejection {
 
     /// Returns the time until the next try of the current attempt; `None` if the try is due.
     pub(crate) fn retry_delay(&self, attempt: Attempt, now: UnixMillis) -> Option<Duration> {
-        let delay = self.retry_at.0.saturating_sub(now.0);
-        (self.attempt == attempt.number && delay > 0).then(|| Duration::from_millis(delay))
+        remaining(self.tried_at, self.delay, now).filter(|_| self.attempt == attempt.number)
     }
 }
 
@@ -178,13 +181,15 @@ mod tests {
         let reason = || BlockingReason { reason: "QuotaExceeded".into(), message: "exceeded quota: one".into() };
         let attempt =
             |number| Attempt { number, mesh: Mesh::pipeline(2), revision: 7, admission: 0, admitted_replicas: None };
-        let mut now = UnixMillis::from_seconds(1000);
+        let mut now = UnixMillis::from_seconds(10_000);
         let mut rejection = Rejection::new(None, 3, reason(), now);
         let mut delays = Vec::new();
         for _ in 0..9 {
             let delay = rejection.retry_delay(attempt(3), now).unwrap();
             now = UnixMillis(now.0 + delay.as_millis() as u64);
             assert_eq!(rejection.retry_delay(attempt(3), now), None);
+            let set_back = UnixMillis(now.0 - 3_600_000);
+            assert_eq!(rejection.retry_delay(attempt(3), set_back), None, "the clock was set back by an hour");
             delays.push(delay.as_secs_f64());
             rejection = Rejection::new(Some(&rejection), 3, reason(), now);
         }
@@ -194,7 +199,7 @@ mod tests {
         let refusal = rejection.refusal(attempt(3)).unwrap();
         assert_eq!(
             (refusal.since, refusal.message.as_str()),
-            (UnixMillis::from_seconds(1000), "QuotaExceeded: exceeded quota: one")
+            (UnixMillis::from_seconds(10_000), "QuotaExceeded: exceeded quota: one")
         );
         // another attempt may have another spec
         assert_eq!((rejection.refusal(attempt(4)), rejection.retry_delay(attempt(4), now)), (None, None));

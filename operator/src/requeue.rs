@@ -17,6 +17,10 @@ pub(crate) const SPARE_STATUS_RETRY_DELAY: Duration = Duration::from_millis(200)
 pub(crate) const LEAVING_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// The delay until the operator reads again a missing Workload that another controller creates.
 pub(crate) const PREBUILT_RETRY_DELAY: Duration = Duration::from_secs(5);
+/// The retry delay while the first list of the Workloads is on its way.
+pub(crate) const FIRST_LIST_DELAY: Duration = Duration::from_millis(200);
+/// The retry delay while the watch of the Workloads fails.
+pub(crate) const UNLISTED_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// The retry delay while the watch has not delivered the exit of a pod that is absent from a list.
 const MISSING_POD_RETRY_DELAY: Duration = Duration::from_millis(200);
 

@@ -192,8 +192,10 @@ impl Telemetry {
 
     /// Returns the metrics as OpenMetrics text.
     pub(crate) fn encode(&self) -> String {
+        // the lock stays held until the text exists, so that a concurrent request does not count the jobs twice
+        let stores = lock(&self.stores);
         self.jobs.clear();
-        for store in lock(&self.stores).iter() {
+        for store in stores.iter() {
             for object in store.state() {
                 let phase = job::phase(&object).map_or_else(|| "Unknown".to_owned(), |phase| phase.to_string());
                 self.jobs.get_or_create(&PhaseLabel { phase }).inc();
@@ -214,7 +216,32 @@ impl Telemetry {
 mod tests {
     use std::collections::BTreeSet;
 
+    use kube::runtime::reflector::store::Writer;
+    use kube::runtime::watcher::Event;
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn concurrent_requests_count_each_job_once() {
+        let telemetry = Telemetry::default();
+        let mut writer = Writer::<RawPipelineJob>::default();
+        telemetry.add_store(writer.as_reader());
+        for name in ["a", "b"] {
+            let job = json!({"metadata": {"name": name}, "spec": {}, "status": {"phase": "Running"}});
+            writer.apply_watcher_event(&Event::Apply(serde_json::from_value::<RawPipelineJob>(job).unwrap()));
+        }
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..500 {
+                        let text = telemetry.encode();
+                        assert!(text.contains("stagecoach_jobs{phase=\"Running\"} 2\n"), "{text}");
+                    }
+                });
+            }
+        });
+    }
 
     /// Dashboards and alerts refer to these names.
     #[test]

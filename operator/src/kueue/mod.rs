@@ -21,7 +21,7 @@ pub(crate) use boost::next_change as next_boost_change;
 pub(crate) use dispatched::{RemoteJobState, dispatched_actions};
 pub(crate) use placement::{FlavorSpec, flavors_of, placement};
 pub(crate) use queue_state::{QueueCondition, QueueState, holder};
-pub(crate) use workloads::WorkloadCache;
+pub(crate) use workloads::{NotListed, WorkloadCache, not_listed_message};
 pub(crate) use write::{WriteContext, slices_are_enabled, write};
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, LogParams};
 use stagecoach_api::visible;
-use stagecoach_lifecycle::AttemptFailure;
+use stagecoach_lifecycle::{AttemptFailure, InstanceId};
 
 use super::ObservedPods;
 use crate::build::JobReference;
@@ -22,20 +22,56 @@ const LOG_TAIL_BYTES: usize = 2048;
 const REQUEST_BYTES: i64 = 1 << 20;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The log tail of a job's last failure.
-#[derive(Clone, Debug)]
-struct PendingLogTail {
+/// The log tail of one failure.
+#[derive(Debug)]
+struct LogTail {
     attempt: u64,
+    instance: InstanceId,
     /// The UID of the pod.
     pod: String,
     is_read: bool,
     text: Option<String>,
 }
 
+/// The log tails of a job: of its last failure, and of earlier failures whose logs are still being read.
+#[derive(Debug, Default)]
+struct JobLogTails(Vec<LogTail>);
+
+impl JobLogTails {
+    /// Adds the failure of an instance whose pod has the UID `pod`, and removes earlier failures whose logs were read.
+    /// Returns `false` if the failure exists already: each reconcile treats a failure as new until the status records
+    /// the failure.
+    fn begin(&mut self, attempt: u64, instance: InstanceId, pod: &str) -> bool {
+        if self.0.iter().any(|tail| (tail.attempt, tail.instance, tail.pod.as_str()) == (attempt, instance, pod)) {
+            return false;
+        }
+        // a log that is still being read keeps its pod from deletion
+        self.0.retain(|tail| !tail.is_read);
+        self.0.push(LogTail { attempt, instance, pod: pod.to_owned(), is_read: false, text: None });
+        true
+    }
+
+    /// Stores the result of the read of the log of the pod with the UID `pod`.
+    fn end(&mut self, pod: &str, text: Option<String>) {
+        if let Some(tail) = self.0.iter_mut().find(|tail| tail.pod == pod) {
+            (tail.is_read, tail.text) = (true, text);
+        }
+    }
+
+    /// Returns the text of the newest log of an instance.
+    fn text(&self, attempt: u64, instance: InstanceId) -> Option<String> {
+        self.0.iter().rfind(|tail| (tail.attempt, tail.instance) == (attempt, instance))?.text.clone()
+    }
+
+    fn is_reading(&self, pod: &str) -> bool {
+        self.0.iter().any(|tail| tail.pod == pod && !tail.is_read)
+    }
+}
+
 /// The log tails, by job UID.
 #[derive(Debug)]
 pub(crate) struct LogTails {
-    jobs: Arc<PerJob<PendingLogTail>>,
+    jobs: Arc<PerJob<JobLogTails>>,
     triggers: Arc<Triggers>,
 }
 
@@ -47,17 +83,13 @@ impl LogTails {
 
     /// Starts to read the log of the stage that caused `failure`, if the stage's pod exists.
     pub(crate) fn read(&self, job: &JobReference, logs: Api<Pod>, pods: &ObservedPods, failure: &AttemptFailure) {
+        let Some(instance) = failure.instance_id() else { return };
         let Some(pod) = pods.pod_that_failed(failure).filter(|pod| !pod.deleted) else { return };
-        let tail = PendingLogTail { attempt: failure.attempt, pod: pod.uid.clone(), is_read: false, text: None };
-        // an earlier reconcile may have started this read already: each reconcile treats the failure as new until the
-        // status records the failure
-        let is_same = |before: &PendingLogTail| before.attempt == tail.attempt && before.pod == tail.pod;
-        if self.jobs.lock().get(&job.uid).is_some_and(is_same) {
+        if !self.jobs.lock().entry(job.uid.clone()).or_default().begin(failure.attempt, instance, &pod.uid) {
             return;
         }
-        self.jobs.lock().insert(job.uid.clone(), tail.clone());
         let (jobs, triggers, job) = (Arc::clone(&self.jobs), Arc::clone(&self.triggers), job.clone());
-        let (name, container) = (pod.name.clone(), pod.log_container.clone());
+        let (name, uid, container) = (pod.name.clone(), pod.uid.clone(), pod.log_container.clone());
         tokio::spawn(async move {
             let params = LogParams {
                 container: Some(container),
@@ -71,19 +103,22 @@ impl LogTails {
                 .and_then(Result::ok)
                 .filter(|log| !log.is_empty())
                 .map(|log| end_of(&visible(&log)).to_owned());
-            jobs.lock().insert(job.uid.clone(), PendingLogTail { is_read: true, text, ..tail });
+            if let Some(tails) = jobs.lock().get_mut(&job.uid) {
+                tails.end(&uid, text);
+            }
             triggers.trigger(&job);
         });
     }
 
-    /// Returns the log tail of an attempt's failure; `None` before the log is read, or if it is empty or can't be read.
-    pub(crate) fn get(&self, job: &str, attempt: u64) -> Option<String> {
-        self.jobs.lock().get(job).filter(|tail| tail.attempt == attempt)?.text.clone()
+    /// Returns the log tail of the stage that caused `failure`; `None` before the log is read, or if it is empty or
+    /// can't be read.
+    pub(crate) fn get(&self, job: &str, failure: &AttemptFailure) -> Option<String> {
+        self.jobs.lock().get(job)?.text(failure.attempt, failure.instance_id()?)
     }
 
     /// Whether the log of the pod with this UID is being read. Deleting the pod would delete its log.
     pub(crate) fn is_reading(&self, job: &str, pod: &str) -> bool {
-        self.jobs.lock().get(job).is_some_and(|tail| tail.pod == pod && !tail.is_read)
+        self.jobs.lock().get(job).is_some_and(|tails| tails.is_reading(pod))
     }
 
     /// Removes the entries of deleted jobs.
@@ -107,5 +142,24 @@ mod tests {
         let long = format!("{}the last words", "é".repeat(3000));
         let end = end_of(&long);
         assert!(end.ends_with("the last words") && end.len() <= LOG_TAIL_BYTES && end.len() > LOG_TAIL_BYTES - 2);
+    }
+
+    #[test]
+    fn a_log_belongs_to_its_stage_and_keeps_its_pod_until_it_is_read() {
+        let stage = |rank| InstanceId { rank, incarnation: 0 };
+        let mut tails = JobLogTails::default();
+        assert!(tails.begin(1, stage(1), "a") && !tails.begin(1, stage(1), "a"), "a log is read once");
+        // another stage fails while the node of the first stage does not answer
+        assert!(tails.begin(1, stage(2), "b"));
+        tails.end("a", Some("of a".into()));
+        assert!(!tails.is_reading("a") && tails.is_reading("b"));
+        assert_eq!((tails.text(1, stage(1)).as_deref(), tails.text(1, stage(2))), (Some("of a"), None));
+        tails.end("b", Some("of b".into()));
+        assert!(!tails.is_reading("b"));
+        assert_eq!(tails.text(1, stage(2)).as_deref(), Some("of b"));
+        // a stage without a log does not get the log of another stage
+        assert_eq!((tails.text(1, stage(0)), tails.text(2, stage(2))), (None, None));
+        assert!(tails.begin(2, stage(2), "c"));
+        assert_eq!(tails.0.len(), 1, "logs of earlier failures are removed");
     }
 }

@@ -24,7 +24,7 @@ pub(crate) use owned_objects::{ChangedObject, KnownObject, OwnedKind, OwnedObjec
 pub(crate) use partial_pod::PartialPod;
 pub(crate) use pod_cache::PodCache;
 pub(crate) use pod_state::BlockingReason;
-pub(crate) use polled_pod::{PROGRESS_INTERVAL_SECONDS, PolledStatus};
+pub(crate) use polled_pod::{PROGRESS_INTERVAL, PolledStatus};
 pub(crate) use stage_status_poller::StageStatusPoller;
 
 /// Returns the current time.

@@ -7,10 +7,11 @@ use stagecoach_api::job::ProgressStatus;
 use stagecoach_lifecycle::{InstanceId, UnixMillis};
 
 use super::now;
+use crate::clock::remaining;
 
-/// The minimum time, in seconds, between two reconciles that only progress triggers, and between two status writes that
-/// change only progress.
-pub(crate) const PROGRESS_INTERVAL_SECONDS: u64 = 15;
+/// The minimum time between two reconciles that only progress triggers, and between two status writes that change only
+/// progress.
+pub(crate) const PROGRESS_INTERVAL: Duration = Duration::from_secs(15);
 
 /// The longest wait for the first response of a ready spare. After this time, the operator decides, although the group
 /// (the connected stages) may have promoted the spare to a stage.
@@ -45,7 +46,7 @@ impl PolledStatus {
     /// trigger one reconcile per interval.
     pub(super) fn is_due(&self, last: &PolledStatus) -> bool {
         let has_progress = |polled: &PolledStatus| polled.status.progress != ProgressStatus::default();
-        let is_interval_over = last.polled_at.plus_seconds(PROGRESS_INTERVAL_SECONDS) <= self.polled_at;
+        let is_interval_over = remaining(last.polled_at, PROGRESS_INTERVAL, self.polled_at).is_none();
         let is_first = !has_progress(last) && has_progress(self);
         self.is_reachable && self.status != last.status && (is_interval_over || is_first)
     }

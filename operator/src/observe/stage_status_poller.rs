@@ -157,5 +157,9 @@ mod tests {
         assert!(!triggers(4, 15));
         assert!(!triggers(4, 0), "it has not changed since");
         assert!(triggers(5, 0));
+        // simulate a clock that was set back by an hour after this response
+        polls.last_triggering.as_mut().unwrap().polled_at.0 += 3_600_000;
+        let progress = ProgressStatus { step: 6, ..ProgressStatus::default() };
+        assert!(polls.receive(Some(StageStatus { progress, ..StageStatus::default() })).1);
     }
 }

@@ -9,7 +9,8 @@ use stagecoach_api::job::{AttemptStatus, Condition, JobPhase, LastFailureStatus}
 use stagecoach_lifecycle::{AttemptPhase, JobState, UnixMillis};
 
 use super::conditions::is_normal_startup;
-use crate::observe::PROGRESS_INTERVAL_SECONDS;
+use crate::clock::remaining;
+use crate::observe::PROGRESS_INTERVAL;
 
 /// The minimum time between two writes that change only pod counts.
 const POD_COUNT_INTERVAL: Duration = Duration::from_secs(1);
@@ -35,8 +36,7 @@ pub(super) fn throttle(
         return StatusUpdate { status: new, write_after: None };
     }
     let write_after = if with_old_progress(&new, old) == *old {
-        let due = progress_updated_at(old).map(|updated_at| updated_at.plus_seconds(PROGRESS_INTERVAL_SECONDS));
-        due.filter(|due| now < *due).map(|due| Duration::from_millis(due.0 - now.0))
+        progress_updated_at(old).and_then(|updated_at| remaining(updated_at, PROGRESS_INTERVAL, now))
     } else {
         since_last_write.and_then(|since_last_write| POD_COUNT_INTERVAL.checked_sub(since_last_write))
     };
@@ -176,6 +176,8 @@ mod tests {
         let update = throttle(at(9, 0), &at(8, 5), Some(Duration::from_secs(5)), NOW);
         assert_eq!(update.write_after, Some(Duration::from_secs(10)), "what is held back is written later");
         assert!(is_written(&at(9, 0), &at(8, 15), 15_000));
+        let ahead = throttle(at(9, 0), &at(8, 0), None, UnixMillis(NOW.0 - 3_600_000));
+        assert_eq!(ahead, StatusUpdate { status: at(9, 0), write_after: None }, "the clock was set back by an hour");
         // progress together with another change is written after a second
         let mut other = at(9, 0);
         other.conditions[2].message = "5 tensors are loaded".into();

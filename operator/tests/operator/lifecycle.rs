@@ -160,9 +160,14 @@ fn a_deadline_ends_a_job() {
 #[test]
 fn a_job_managed_by_another_controller_is_left_alone() {
     let cluster = shared();
-    cluster.create("others", json!({"managedBy": "kueue.x-k8s.io/multikueue"}));
+    let others = [("of-multikueue", "kueue.x-k8s.io/multikueue"), ("of-another", "example.com/another-controller")];
+    for (name, manager) in others {
+        cluster.create(name, json!({ "managedBy": manager }));
+    }
     cluster.create("ours-after-it", json!({}));
     cluster.wait_running("ours-after-it", 1);
-    assert_eq!(cluster.job("others").unwrap()["status"], Value::Null);
-    assert!(cluster.pods("others").is_empty());
+    for (name, _) in others {
+        assert_eq!(cluster.job(name).unwrap()["status"], Value::Null, "{name}");
+        assert!(cluster.pods(name).is_empty(), "{name}");
+    }
 }

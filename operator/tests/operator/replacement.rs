@@ -37,6 +37,7 @@ fn whole_again(cluster: &TestCluster, name: &str, restarts: u64) -> Value {
 fn a_pod_that_failed_or_was_deleted_by_force_is_replaced_and_the_others_stay() {
     let cluster = shared();
     let before = training(cluster, "replaced");
+    cluster.kubelet.pod("replaced-1-1").log("the last words of stage 1");
     cluster.kubelet.pod("replaced-1-1").exit(1, "");
     let job = whole_again(cluster, "replaced", 1);
     assert_eq!(job["status"]["restarts"], json!({"total": 1, "counted": 1, "replaced": 1, "budgetLeft": 2}));
@@ -52,8 +53,11 @@ fn a_pod_that_failed_or_was_deleted_by_force_is_replaced_and_the_others_stay() {
     assert!(variables.contains(&json!({"name": env::INCARNATION, "value": "1"})), "{variables:?}");
     until("the event", || cluster.events("replaced").iter().any(|event| event.contains("StageReplaced")).then_some(()));
 
+    let log_tail = |job: &Value| job["status"]["lastFailure"]["logTail"].clone();
+    cluster.wait("replaced", "read", |job| log_tail(job) == "the last words of stage 1\n");
     cluster.plane.client().delete("/api/v1/namespaces/default/pods/replaced-2-1?gracePeriodSeconds=0");
     let job = whole_again(cluster, "replaced", 2);
+    assert_eq!((&job["status"]["lastFailure"]["stage"], log_tail(&job)), (&json!(2), Value::Null));
     assert_eq!((&job["status"]["restarts"]["counted"], &job["status"]["restarts"]["replaced"]), (&json!(1), &json!(2)));
     assert_eq!(uids(cluster, "replaced")[..2], after[..2]);
 }

@@ -19,6 +19,8 @@ pub const GARBAGE_COLLECTION: (&str, &str) = ("GOGC", "400");
 #[derive(Debug)]
 pub struct Process {
     child: Child,
+    /// Whether something has waited for the exit of the process. The kernel may then give the id to another process.
+    is_reaped: bool,
 }
 
 impl Process {
@@ -31,7 +33,7 @@ impl Process {
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).envs([GARBAGE_COLLECTION]);
         // Ctrl-C at the terminal must reach only the test, since the test itself ends its processes
         command.process_group(0);
-        Ok(Process { child: spawn(&mut command)? })
+        Ok(Process { child: spawn(&mut command)?, is_reaped: false })
     }
 
     /// Returns the process id.
@@ -44,19 +46,28 @@ impl Process {
     /// # Panics
     /// If the process can't be waited for.
     pub fn ended(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().unwrap()
+        let status = self.child.try_wait().unwrap();
+        self.is_reaped |= status.is_some();
+        status
     }
 
-    /// Sends a signal.
+    /// Sends a signal, unless something has waited for the exit of the process.
     pub fn signal(&self, signal: i32) {
-        // SAFETY: a plain system call; nothing has waited for the process, so no other process has its id.
-        unsafe { libc::kill(self.id() as i32, signal) };
+        if let Some(id) = self.own_id() {
+            // SAFETY: a plain system call; nothing has waited for the process, so no other process has its id.
+            unsafe { libc::kill(id, signal) };
+        }
+    }
+
+    /// Returns the process id while no other process can have it.
+    fn own_id(&self) -> Option<i32> {
+        (!self.is_reaped).then(|| self.id() as i32)
     }
 
     /// Kills the process and waits for its exit.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.is_reaped |= self.child.wait().is_ok();
     }
 }
 
@@ -76,5 +87,25 @@ pub fn run(command: &mut Command, input: &str) -> Output {
 impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::until;
+
+    use super::*;
+
+    #[test]
+    fn a_process_whose_exit_is_known_gets_no_signal() {
+        let folder = tempfile::tempdir().unwrap();
+        let start = |program: &str| Process::start(Command::new(program), &folder.path().join("log")).unwrap();
+        let mut ended = start("true");
+        assert_eq!(ended.own_id(), Some(ended.id() as i32));
+        until("the process to end", || ended.ended());
+        assert_eq!(ended.own_id(), None);
+        let mut killed = start("cat");
+        killed.kill();
+        assert_eq!(killed.own_id(), None);
     }
 }

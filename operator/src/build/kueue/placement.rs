@@ -10,6 +10,7 @@ use super::keys::{
     PREFERRED_TOPOLOGY, REQUIRED_TOPOLOGY, SLICE_REQUIRED_TOPOLOGY, SLICE_SIZE, TOPOLOGY_GATE, UNCONSTRAINED_TOPOLOGY,
 };
 use super::pod_sets::{SPARES, pod_sets};
+use crate::build::json::object;
 use crate::build::{AttemptTemplate, PodRole};
 
 /// The placement of the pods of an attempt, by pod set.
@@ -51,8 +52,9 @@ impl PodSetPlacements {
         }
         annotations.extend(pods.annotations.clone());
         if !pods.node_selector.is_empty() {
-            let selector = spec.entry("nodeSelector").or_insert_with(|| json!({}));
-            pods.node_selector.iter().for_each(|(key, value)| selector[key] = value.as_str().into());
+            let mut selector = object(spec.get("nodeSelector"));
+            selector.extend(pods.node_selector.iter().map(|(key, value)| (key.clone(), Value::from(value.as_str()))));
+            spec.insert("nodeSelector".into(), selector.into());
         }
         extend_list(spec, "tolerations", pods.tolerations.clone());
         if pods.has_topology {

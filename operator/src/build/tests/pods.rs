@@ -1,6 +1,7 @@
 //! Tests of the operator's additions to the pods.
 
 use super::*;
+use crate::build::kueue::{PodSetPlacement, PodSetPlacements};
 
 #[test]
 fn a_custom_trainer_gets_only_the_environment() {
@@ -121,5 +122,17 @@ fn a_spare_differs_from_a_stage_by_its_identity_and_is_in_no_gang() {
             ["RANK", "STAGECOACH_INCARNATION", "STAGECOACH_STAGE", "STAGECOACH_REPLICA"]
         );
         assert_eq!(spare, stage, "{api:?}");
+    }
+}
+
+/// The CRD has no schema for the overrides of single stages.
+#[test]
+fn a_placement_replaces_a_node_selector_that_is_not_an_object() {
+    let set = PodSetPlacement { node_selector: [("zone".to_owned(), "a".to_owned())].into(), ..Default::default() };
+    let placement = PodSetPlacements(["stages", "stage-1"].map(|name| (name.to_owned(), set.clone())).into());
+    for wrong in [json!("gpu"), json!(["gpu"]), json!(7)] {
+        let change = json!({"stages": [{"stage": 1, "spec": {"nodeSelector": wrong, "tolerations": wrong}}]});
+        let placed = AttemptTemplate { placement: Some(placement.clone()), ..attempt(change) };
+        assert_eq!(pod(&placed, 1)["spec"]["nodeSelector"], json!({"zone": "a"}), "{wrong}");
     }
 }

@@ -2,6 +2,7 @@
 
 mod dispatched;
 mod objects;
+mod workloads;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,10 +1,11 @@
 //! Tests of a job during outages of Kueue.
 
-use serde_json::json;
-use stagecoach_cluster::until;
+use serde_json::{Value, json};
+use stagecoach_cluster::kueue::{Kueue, collection};
+use stagecoach_cluster::{ControlPlaneSettings, until};
 
-use super::start;
-use crate::support::{condition_of, path};
+use super::{message, start};
+use crate::support::{TestCluster, condition_of, path};
 
 #[test]
 fn a_job_survives_that_kueue_is_away() {
@@ -47,4 +48,28 @@ fn a_job_survives_that_kueue_is_away() {
     until("the Workload to be finished", || condition_of(queues.workloads("patient").first()?, "Finished").map(drop));
     cluster.plane.client().delete(&path("patient"));
     until("its Workload to go with it", || queues.workloads("patient").is_empty().then_some(()));
+}
+
+/// More jobs than the operator reconciles at the same time.
+const JOBS: u32 = 20;
+
+#[test]
+fn jobs_with_a_queue_hold_up_no_other_job_before_kueue_is_installed() {
+    let cluster = TestCluster::with_values(ControlPlaneSettings::default(), &json!({"kueue": {"enabled": true}}));
+    cluster.run_operator(&[("STAGECOACH_KUEUE", "true"), ("STAGECOACH_NAMESPACES", "default")]);
+    for number in 0..JOBS {
+        cluster.create(&format!("early-{number}"), json!({"scheduling": {"kueue": {"queueName": "team"}}}));
+    }
+    let is_told = |job: &Value| message(job, "Admitted").contains("can't list the Workloads of Kueue");
+    for number in 0..JOBS {
+        let job = cluster.wait(&format!("early-{number}"), "told what is missing", is_told);
+        assert_eq!(job["status"]["phase"], "Pending");
+    }
+    cluster.create("unqueued", json!({}));
+    cluster.wait_running("unqueued", 1);
+
+    let _kueue = Kueue::start(&cluster.plane, json!({}));
+    cluster.wait("early-0", "in its queue", |job| !is_told(job));
+    let workloads = format!("{}?labelSelector=stagecoach.dev/job=early-0", collection("Workload", "default"));
+    until("the Workload", || (!cluster.plane.client().list(&workloads).is_empty()).then_some(()));
 }

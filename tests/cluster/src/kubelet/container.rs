@@ -24,16 +24,14 @@ pub(super) enum FakeContainer {
 impl FakeContainer {
     /// Starts a container with this behaviour. The environment of a process consists of `env`, the test's `PATH`, and
     /// `STAGECOACH_TERMINATION_LOG`, which contains `termination_message_path`. The process writes its output to `log`.
-    ///
-    /// # Errors
-    /// If the command can't be started. The error is the exit that the container reports.
+    /// If the command can't be started, the container has ended with the exit that a kubelet reports.
     pub(super) fn start(
         behaviour: &Behaviour,
         env: BTreeMap<String, String>,
         log: &Path,
         termination_message_path: PathBuf,
-    ) -> Result<FakeContainer, ContainerExit> {
-        let script = |end, drain| Ok(FakeContainer::Script { end, drain });
+    ) -> FakeContainer {
+        let script = |end, drain| FakeContainer::Script { end, drain };
         match behaviour {
             Behaviour::Run { drain } => script(None, Some(*drain)),
             Behaviour::NeverReady => script(None, Some(Duration::ZERO)),
@@ -46,13 +44,13 @@ impl FakeContainer {
                 let mut command = Command::new(program);
                 command.args(arguments).env_clear().envs(env).envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
                 command.env("STAGECOACH_TERMINATION_LOG", &termination_message_path);
-                let failed = |e| ContainerExit {
-                    reason: "StartError".into(),
-                    ..ContainerExit::new(128, &format!("{program}: {e}"))
-                };
-                Process::start(command, log)
-                    .map(|process| FakeContainer::Process(process, termination_message_path))
-                    .map_err(failed)
+                match Process::start(command, log) {
+                    Ok(process) => FakeContainer::Process(process, termination_message_path),
+                    Err(e) => {
+                        let failed = ContainerExit::new(128, &format!("{program}: {e}"));
+                        script(Some((Instant::now(), ContainerExit { reason: "StartError".into(), ..failed })), None)
+                    }
+                }
             }
         }
     }

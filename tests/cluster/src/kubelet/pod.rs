@@ -132,10 +132,7 @@ impl PodRunner {
             server.spawn(serve(listener, self.shared.clone(), started.clone()));
         }
         let mut containers: Vec<FakeContainer> = (0..count).map(|_| FakeContainer::sidecar()).collect();
-        match FakeContainer::start(&behaviour, variables, &log, termination_message_path) {
-            Ok(container) => containers[main] = container,
-            Err(exit) => containers[main].end(exit),
-        }
+        containers[main] = FakeContainer::start(&behaviour, variables, &log, termination_message_path);
         let probe = Probe::of(&pod, main, &started);
         self.shared.pods.lock().unwrap().push(started);
         containers.extend(sidecars);
@@ -163,8 +160,8 @@ impl PodRunner {
             let otherwise = if is_sidecar { "run" } else { "exit 0" };
             let behaviour = Behaviour::parse(if command.is_empty() { otherwise } else { &command });
             let log = self.shared.folder.join(format!("{uid}-{}", container.name));
-            let started = FakeContainer::start(&behaviour, BTreeMap::new(), &log, log.with_extension("termination"));
-            let mut started = started.unwrap_or_else(|_| FakeContainer::sidecar());
+            let termination = log.with_extension("termination");
+            let mut started = FakeContainer::start(&behaviour, BTreeMap::new(), &log, termination);
             let since = now();
             if is_sidecar {
                 states.push(ContainerState::Running { since, ready: true });

@@ -209,6 +209,18 @@ fn a_container_that_cannot_start_waits() {
 }
 
 #[test]
+fn an_init_container_that_cannot_be_started_fails_its_pod() {
+    let mut pod = pod("no-program", "run");
+    pod["spec"]["initContainers"] =
+        json!([{"name": "first", "image": "none", "command": ["command", "/no/such/program"]}]);
+    create(&pod);
+    let ended = wait("no-program", "ended", has_ended);
+    let exit = &ended["status"]["initContainerStatuses"][0]["state"]["terminated"];
+    assert_eq!((&exit["exitCode"], &exit["reason"]), (&json!(128), &json!("StartError")));
+    delete("no-program");
+}
+
+#[test]
 fn a_real_command_gets_its_environment_and_files() {
     let (plane, kubelet) = cluster();
     let script = r#"echo "I am $NAME at $IP and $MASTER_ADDR"; cat "$CONFIG"; printf '%s' "$ROLE" >"$STAGECOACH_TERMINATION_LOG"; exit 7"#;

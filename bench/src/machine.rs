@@ -20,8 +20,11 @@ pub(crate) fn describe() -> Value {
     json!({ "processor": model, "cores": cores(), "kernel": read("/proc/sys/kernel/osrelease").trim() })
 }
 
+/// The end of [`commit`] if files differ from the commit.
+pub(crate) const DIRTY: &str = "-dirty";
+
 /// Returns the measured commit: the value of `STAGECOACH_COMMIT`, or the output of `git describe` if the variable is
-/// not set. Git appends `-dirty` if files differ from the commit. The text is empty if the variable is not set and git
+/// not set. Git appends [`DIRTY`] if files differ from the commit. The text is empty if the variable is not set and git
 /// fails.
 pub(crate) fn commit() -> String {
     if let Ok(packed) = std::env::var("STAGECOACH_COMMIT") {

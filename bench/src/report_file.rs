@@ -23,8 +23,12 @@ impl ReportFile {
         &self.path
     }
 
-    /// Returns the report in the file, if the report is of this commit.
+    /// Returns the report in the file, if the report is of the same code. Only a clean commit identifies the code: two
+    /// different trees with changed files have the same description.
     pub(crate) fn read(&self) -> Option<Value> {
+        if self.commit.is_empty() || self.commit.ends_with(machine::DIRTY) {
+            return None;
+        }
         let report: Value = serde_json::from_str(&std::fs::read_to_string(&self.path).ok()?).ok()?;
         (report["commit"] == self.commit.as_str()).then_some(report)
     }
@@ -38,5 +42,28 @@ impl ReportFile {
         let unfinished = self.path.with_extension("json.unfinished");
         std::fs::write(&unfinished, format!("{report:#}\n")).unwrap();
         std::fs::rename(&unfinished, &self.path).unwrap();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_a_report_of_the_same_clean_commit_is_read() {
+        let path = std::env::temp_dir().join(format!("report-{}.json", std::process::id()));
+        let reads = |before: &str, now: &str| {
+            let file = |commit: &str| ReportFile { path: path.clone(), commit: commit.into(), date: String::new() };
+            file(before).write(&json!({ "kills": 1 }));
+            file(now).read().is_some_and(|report| report["kills"] == 1)
+        };
+        assert!(reads("a1b2", "a1b2"));
+        assert!(!reads("a1b2", "c3d4"));
+        assert!(!reads("a1b2-dirty", "a1b2"));
+        assert!(!reads("a1b2-dirty", "a1b2-dirty"));
+        assert!(!reads("", ""));
+        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -119,6 +119,8 @@ mod tests {
         assert_eq!(printed, format!("--namespace team --context far {exec}\n"));
         let (printed, _) = plugin(&["checkpoints", "small"]);
         assert!(printed.ends_with(" -- stagecoach checkpoint list /workspace/jobs/small\n"), "{printed}");
+        let (printed, _) = plugin(&["checkpoints", "small", "--context", "\u{1b}[2J"]);
+        assert!(printed.starts_with("--context ^[[2J exec "), "{printed:?}");
         let (_, result) = plugin(&["checkpoints", "ended"]);
         let refused = result.unwrap_err();
         let problem = "no pod of job ended runs, and this command reads the job's volume in a running pod: ";

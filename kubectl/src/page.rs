@@ -100,7 +100,7 @@ fn address(log: &str) -> Option<Address> {
     let line = log.lines().rfind(|line| line.contains(PAGE_NOTE) && line.contains(LOOPBACK))?;
     let (_, rest) = line.split_once(LOOPBACK)?;
     let (port, path) = rest.split_once('/')?;
-    let end = path.find(|c: char| c.is_whitespace() || c == '"').unwrap_or(path.len());
+    let end = path.find(|c: char| !c.is_ascii_graphic() || c == '"').unwrap_or(path.len());
     Some(Address { port: port.parse().ok()?, path: format!("/{}", &path[..end]) })
 }
 
@@ -130,6 +130,7 @@ mod tests {
         let log = say("http://127.0.0.1:9091/old/") + "step 1\n" + &say("http://127.0.0.1:9092/new/") + "step 2\n";
         assert_eq!(address(&log), Some(Address { port: 9092, path: "/new/".into() }));
         assert_eq!(address("{\"message\":\"the live page: http://127.0.0.1:9091/t/\"}").unwrap().path, "/t/");
+        assert_eq!(address(&say("http://127.0.0.1:9091/t/\u{1b}[2J")).unwrap().path, "/t/");
         assert_eq!(address("the job has no page: no port\nsee http://127.0.0.1:9091/x\n"), None);
         assert_eq!(local_port("Forwarding from 127.0.0.1:41234 -> 9091"), Some(41234));
         assert_eq!(local_port("Forwarding from [::1]:41234 -> 9091"), None);

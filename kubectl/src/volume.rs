@@ -6,6 +6,7 @@ use std::io::Write;
 use anyhow::Context;
 use clap::Args;
 use stagecoach_api::contract::CONTAINER_NAME;
+use stagecoach_api::visible;
 
 use crate::cluster;
 use crate::kubectl::Kubectl;
@@ -59,6 +60,7 @@ fn in_a_pod(
     })?;
     let folder = job.folder();
     let run = ["exec", &pod.name, "--container", CONTAINER_NAME, "--", "stagecoach"];
-    out.write_all(kubectl.output(&[&run[..], command, &[folder.as_str()], options].concat())?.as_bytes())?;
+    let printed = kubectl.output(&[&run[..], command, &[folder.as_str()], options].concat())?;
+    out.write_all(visible(&printed).as_bytes())?;
     Ok(())
 }

@@ -10,9 +10,9 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::Args;
 use serde_json::{Map, Value, json};
-use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::contract::{CONTAINER_NAME, WORKSPACE_PATH, keep_off_nodes};
 use stagecoach_api::job::{Condition, JobPhase, LastFailureStatus, condition_type};
+use stagecoach_api::{PipelineJobStatus, visible};
 
 use crate::cluster::{self, JOBS};
 use crate::job::{StoredJob, is_over};
@@ -77,7 +77,9 @@ impl VolumeCommand {
         // after any other error, the job may still run, so the plugin does not delete the job
         if ended.as_ref().err().is_none_or(|error| error.is::<CommandEnded>()) {
             let deleted = kubectl.output(&["delete", JOBS, &name, "--wait=false", "--ignore-not-found"]);
-            deleted.err().into_iter().for_each(|error| eprintln!("job {name} was not deleted: {error:#}"));
+            deleted.err().into_iter().for_each(|error| {
+                eprintln!("job {name} was not deleted: {}", visible(&format!("{error:#}")));
+            });
         }
         ended
     }
@@ -172,7 +174,7 @@ fn watch(kubectl: &Kubectl, name: &str, out: &mut dyn Write) -> anyhow::Result<(
         }
         let reason = why_it_waits(&status);
         if reason.is_some() && reason != waits_for {
-            eprintln!("the job waits: {}", reason.as_deref().unwrap_or_default());
+            eprintln!("the job waits: {}", visible(reason.as_deref().unwrap_or_default()));
             waits_for = reason;
         }
         sleep(INTERVAL);

@@ -10,7 +10,7 @@ use stagecoach_api::job::{
 };
 use stagecoach_api::{PipelineJobStatus, visible};
 use stagecoach_display::{FailureSummary, LogTail, Replicas, Successor, duration, time};
-use stagecoach_lifecycle::{JobOutcome, JobState, UnixMillis};
+use stagecoach_lifecycle::{AttemptFailure, JobOutcome, JobState, UnixMillis};
 
 use crate::cluster::{self, Event};
 use crate::job::StoredJob;
@@ -57,14 +57,14 @@ fn tell(job: &StoredJob, events: &Result<Vec<Event>, String>, now: UnixMillis) -
         let pod = failure.pod.as_deref().unwrap_or("that failed");
         Some(LogTail { name: format!("the log of pod {pod}"), text: failure.log_tail.as_deref()? })
     });
-    let stage = state.as_ref().and_then(|state| state.last_failure.as_ref()?.stage());
+    let last_failure = state.as_ref().and_then(|state| state.last_failure.as_ref());
     let known = events.as_deref().unwrap_or_default();
     let summary = FailureSummary {
         name: job.metadata.name.clone(),
         state: state.as_ref(),
         finished_step: None,
         log: log.ok_or("none: the pod was gone before the operator read it, or wrote nothing"),
-        successor: stage.and_then(|stage| spare_for(&stage, known)),
+        successor: last_failure.and_then(|failure| spare_for(failure, known)),
         max_restarts: job.max_restarts(),
         resumption: state.as_ref().and_then(|state| resumption(&status, state)),
         status_text: status_text(job, &status, state.as_ref()),
@@ -89,10 +89,13 @@ fn tell(job: &StoredJob, events: &Result<Vec<Event>, String>, now: UnixMillis) -
     Ok(text)
 }
 
-/// Returns the spare that replaced `stage` last, according to the operator's events.
-fn spare_for(stage: &str, events: &[Event]) -> Option<Successor> {
-    let mut promotions = events.iter().rev().filter(|event| event.reason == SPARE_TOOK_PLACE);
-    promotions.find_map(|event| promoted_spare(&event.message, stage)).map(Successor::Spare)
+/// Returns the spare that replaced the failed stage, according to the operator's events. An event before the failure is
+/// about an earlier failure of the stage.
+fn spare_for(failure: &AttemptFailure, events: &[Event]) -> Option<Successor> {
+    let stage = failure.stage()?;
+    let is_later = |event: &Event| event.at().is_some_and(|at| millis(at) >= failure.failed_at);
+    let mut promotions = events.iter().rev().filter(|event| event.reason == SPARE_TOOK_PLACE && is_later(event));
+    promotions.find_map(|event| promoted_spare(&event.message, &stage)).map(Successor::Spare)
 }
 
 /// Returns a sentence about the duration of the last recovery; `None` until the job trains again or is complete.
@@ -181,7 +184,7 @@ fn wants_attention(condition: &Condition) -> bool {
 mod tests {
     use serde_json::{Value, json};
     use stagecoach_api::contract::Mesh;
-    use stagecoach_lifecycle::{Attempt, AttemptFailure, AttemptPhase, FailureReason, JobFailureReason, RestartBudget};
+    use stagecoach_lifecycle::{Attempt, AttemptPhase, FailureReason, JobFailureReason, RestartBudget};
 
     use super::*;
     use crate::job::tests::job;
@@ -265,6 +268,10 @@ mod tests {
         let reported = tell(&job(status("Running", &replaced())), &Err("forbidden".into()), NOW).unwrap();
         assert!(reported.contains("stage 1 was started again; 9 of 10"), "{reported}");
         assert!(reported.ends_with("\n  events: they can't be read: forbidden"), "{reported}");
+        let mut failed_again = replaced();
+        failed_again.last_failure.as_mut().unwrap().failed_at = UnixMillis(1_790_000_050_000);
+        let reported = tell(&job(status("Running", &failed_again)), &Ok(events()), NOW).unwrap();
+        assert!(reported.contains("stage 1 was started again; 9 of 10"), "{reported}");
     }
 
     #[test]

@@ -83,7 +83,7 @@ pub(crate) fn report_name() -> &'static str {
 }
 
 /// Measures the parts with these names, or all parts if there are no names. For the other parts, the report keeps the
-/// measurements of an earlier call at the same commit with the same GPU model and driver.
+/// measurements of an earlier call at the same clean commit with the same GPU model and driver.
 pub(crate) fn measure(folder: &Path, file: &ReportFile, names: &[String]) -> Value {
     let parts = select(names);
     let budget = budget();

@@ -2,6 +2,9 @@
 //! that an older operator lacks, so reading drops unknown fields. An older trainer refuses fields that only a newer
 //! operator has, so writing omits fields that have their default. Neither omission changes the meaning of a spec,
 //! because a default never changes within an API version.
+//!
+//! Writing keeps the items of a list unchanged. The operator hashes the JSON, and an earlier version hashed every field
+//! of an item. A new field of an item must therefore use `skip_serializing_if`.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -39,8 +42,8 @@ impl StoredSpec {
 }
 
 impl PipelineJobSpec {
-    /// Returns the spec as JSON without the fields that have their default. Any version reads the same spec from it,
-    /// even an older version that lacks these fields.
+    /// Returns the spec as JSON without the fields that have their default, except in the items of lists. Any version
+    /// reads the same spec from it, even an older version that lacks these fields.
     pub fn without_defaults(&self) -> Value {
         let mut spec = self.clone();
         // The default number of chunks depends on the schedule. In earlier versions the default is always 1, so this
@@ -95,7 +98,8 @@ impl Node {
     }
 }
 
-/// Removes the fields that have their default. An object is removed too if its remaining fields equal its default.
+/// Removes the fields that have their default. An object is removed too if its remaining fields equal its default. The
+/// items of a list stay unchanged.
 fn drop_defaults(value: &mut Value, node: &Node) {
     let Value::Object(fields) = value else { return };
     fields.retain(|name, value| {

@@ -11,7 +11,7 @@ use stagecoach_api::contract::CONTAINER_NAME;
 use stagecoach_api::job::{JobPhase, LastFailureStatus};
 use stagecoach_api::visible;
 
-use crate::cluster::{self, JobPod};
+use crate::cluster::{self, JobPod, PodRole};
 use crate::kubectl::Kubectl;
 
 pub(crate) use follow::follow;
@@ -79,7 +79,9 @@ impl LogsCommand {
             match log {
                 Ok(text) => logs.push(PodLog { pod: pod.clone(), lines: lines(&text) }),
                 // continue with the other pods: a pod that waits for its image, for example, has no log yet
-                Err(error) => eprintln!("{} (pod {}) has no log: {error:#}", pod.role, pod.name),
+                Err(error) => {
+                    eprintln!("{} (pod {}) has no log: {}", pod.role, pod.name, visible(&format!("{error:#}")));
+                }
             }
         }
         if !self.follow && logs.is_empty() && failure.as_ref().is_none_or(|failure| failure.log_tail.is_none()) {
@@ -89,6 +91,9 @@ impl LogsCommand {
             );
         }
         let shown = logs.iter().filter_map(|log| Some((log.pod.name.clone(), log.lines.last()?.0))).collect();
+        if self.tail == Some(0) {
+            logs.iter_mut().for_each(|log| log.lines.clear());
+        }
         write!(out, "{}", show(logs, failure.as_ref(), self.timestamps))?;
         match self.follow {
             true => {
@@ -99,9 +104,10 @@ impl LogsCommand {
         }
     }
 
-    /// Returns the logs of the pods, in the order of `pods`.
+    /// Returns the logs of the pods, in the order of `pods`. With `--tail 0`, a log has its last line, because `follow`
+    /// needs the position of this line.
     fn read(&self, kubectl: &Kubectl, pods: &[JobPod]) -> Vec<anyhow::Result<String>> {
-        let tail = self.tail.map_or_else(|| "-1".to_owned(), |lines| lines.to_string());
+        let tail = self.tail.map_or_else(|| "-1".to_owned(), |lines| lines.max(1).to_string());
         let read = |pod: &JobPod| {
             kubectl.output(&["logs", &pod.name, "--container", CONTAINER_NAME, "--timestamps", "--tail", &tail])
         };
@@ -126,16 +132,18 @@ fn lines(log: &str) -> Vec<(LinePosition, String)> {
 fn show(mut logs: Vec<PodLog>, failure: Option<&LastFailureStatus>, timestamps: bool) -> String {
     let mut text = String::new();
     if let Some(failure) = failure.filter(|failure| failure.pod.is_some() || failure.stage.is_some()) {
-        let stage = failure.stage.map_or_else(|| "the pod".into(), |stage| format!("stage {stage}"));
-        let heading = format!("--- {stage} failed first: {} ---\n", failure.reason);
-        let (culprits, others) = logs.into_iter().partition(|log| Some(&log.pod.name) == failure.pod.as_ref());
+        let role = |stage| PodRole::Stage { replica: failure.replica, stage }.to_string();
+        let stage = failure.stage.map_or_else(|| "the pod".into(), role);
+        let heading = format!("--- {stage} failed first: {} ---\n", visible(&failure.reason));
+        let (culprits, others): (Vec<PodLog>, Vec<PodLog>) =
+            logs.into_iter().partition(|log| Some(&log.pod.name) == failure.pod.as_ref());
         logs = others;
-        let own = match (merged(culprits, timestamps), &failure.log_tail) {
-            (own, Some(tail)) if own.is_empty() => {
+        let own = match &failure.log_tail {
+            Some(tail) if culprits.is_empty() => {
                 let lines = tail.lines().map(|line| format!("{stage} | {}\n", visible(line)));
                 lines.chain(["--- its pod is gone: this was the end of its log ---\n".to_owned()]).collect()
             }
-            (own, _) => own,
+            _ => merged(culprits, timestamps),
         };
         text += &(heading + &own + "--- the others ---\n");
     }
@@ -163,7 +171,6 @@ fn merged(logs: Vec<PodLog>, timestamps: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::PodRole;
 
     fn log(role: PodRole, text: &str) -> PodLog {
         let pod =
@@ -232,5 +239,38 @@ mod tests {
             ),
             "{reported}"
         );
+        failure.replica = Some(0);
+        let reported = show(logs(), Some(&failure), false);
+        assert!(
+            reported.starts_with(
+                "--- stage 1 of replica 0 failed first: Killed ---\nstage 1 of replica 0 | its last words\n"
+            ),
+            "{reported}"
+        );
+        let empty = vec![log(PodRole::Stage { replica: Some(0), stage: 1 }, "")];
+        failure.pod = Some("stage 1 of replica 0".into());
+        let reported = show(empty, Some(&failure), false);
+        assert_eq!(reported, "--- stage 1 of replica 0 failed first: Killed ---\n--- the others ---\n");
+    }
+
+    /// A shell script that replaces kubectl. The script knows a complete job with one pod. The log of the pod has a
+    /// line that only a reader with `--follow` gets, as if the pod wrote this line later.
+    const SCRIPT: &str = r#"
+case "$*" in
+"get pipelinejobs.stagecoach.dev"*) echo '{"metadata": {"name": "a"}, "status": {"phase": "Complete"}}' ;;
+"get pods"*) echo '{"items": [{"metadata": {"name": "a-0-1", "labels": {
+    "stagecoach.dev/stage": "0", "stagecoach.dev/attempt": "1"}}, "status": {"phase": "Succeeded"}}]}' ;;
+"logs a-0-1"*"--tail 0") ;;
+"logs a-0-1"*--tail*) echo 2026-09-21T14:00:00.1Z old ;;
+"logs a-0-1"*) printf '%s old\n%s new\n' 2026-09-21T14:00:00.1Z 2026-09-21T14:00:00.2Z ;;
+esac"#;
+
+    #[test]
+    fn without_earlier_lines_only_new_lines_are_followed() {
+        let kubectl = Kubectl::new("sh".as_ref(), ["-c", SCRIPT, "kubectl"].map(Into::into).into());
+        let command = LogsCommand { job: "a".into(), tail: Some(0), timestamps: false, follow: true };
+        let mut out = Vec::new();
+        command.run(&kubectl, &mut out).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "stage 0 | new\n");
     }
 }

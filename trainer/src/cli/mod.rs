@@ -41,43 +41,27 @@ struct Cli {
     command: CliCommand,
 }
 
+// The help of a command is the doc comment of its arguments. A doc comment of a variant would replace all paragraphs of
+// that help.
 #[derive(Debug, Subcommand)]
 enum CliCommand {
-    /// Write a job file for the texts in the workspace and for this machine.
     Init(init::InitCommand),
-    /// Show the meaning and the allowed values of a field of a job file, as `kubectl explain` does.
     Explain(explain::ExplainCommand),
-    /// Train a job on this machine, one process per stage.
     Run(run::RunCommand),
-    /// Run one stage: the entry point of a pod, configured by environment variables.
     Stage(stage::StageCommand),
-    /// Show how a job would run: partition, timeline, bubble, memory.
     Plan(plan::PlanCommand),
-    /// Show the jobs of a workspace, one line each.
     Top(top::TopCommand),
-    /// Explain a run's last failure, its consequences and the remedy.
     Why(why::WhyCommand),
-    /// Serve a job's live page for a browser on this machine.
     Page(page::PageCommand),
-    /// Show a trained step's timeline of every stage, above a simulation of it.
     Timeline(timeline::TimelineCommand),
-    /// Write runs in TensorBoard's format.
     Tensorboard(tensorboard::TensorboardCommand),
-    /// Train steps of a run again, and compare them bit for bit with the record.
     Replay(replay::ReplayCommand),
-    /// Train parts of a run again, and check that each checkpoint follows from the one before.
     Audit(audit::AuditCommand),
-    /// Find the first step and the first tensor at which two runs differ.
     Diff(diff::DiffCommand),
-    /// Show the contribution of each document to a step's loss and gradient.
     Blame(blame::BlameCommand),
-    /// Show a job's documents as training reads them.
     Data(data::DataCommand),
-    /// Fill the token cache for a job.
     Tokenize(tokenize::TokenizeCommand),
-    /// Continue a prompt with a trained model.
     Generate(generate::GenerateCommand),
-    /// List, verify and prune a job's checkpoints; export and import models.
     Checkpoint(checkpoint::CheckpointCommand),
 }
 
@@ -173,5 +157,51 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
         None | Some(CheckpointError::Content { .. }) => ExitCode::Failure,
         Some(CheckpointError::FencedOff { .. }) => ExitCode::PeerLost,
         Some(_) => ExitCode::Storage,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    /// Returns the help of `stagecoach COMMAND`, in one line.
+    fn help(command: &str) -> String {
+        let mut cli = Cli::command();
+        let of_command = command.split(' ').fold(&mut cli, |parent, name| parent.find_subcommand_mut(name).unwrap());
+        let help = of_command.render_long_help().to_string();
+        help.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn the_help_of_a_command_has_all_its_paragraphs() {
+        for (command, sentence) in [
+            ("stage", "Run one stage: the entry point of a pod, configured by environment variables"),
+            ("top", "A line has the phase, the steps, the loss"),
+            ("page", "The job may run, be stopped or be finished."),
+            ("timeline", "The simulation runs the same actions with the measured time of each kind of action."),
+            ("replay", "The replay starts from the newest checkpoint before the step"),
+            ("audit", "The audit first checks the record against its receipts."),
+            ("diff", "The command compares the records of both runs"),
+            ("blame", "A step is a spike if its loss or gradient norm is more than K deviations above the median"),
+            ("data", "Show a job's data as training reads it"),
+            ("generate", "Continue prompts with a trained model, or talk to it"),
+            ("checkpoint prune", "A group that runs elsewhere, such as in a cluster, loses the fence"),
+            ("checkpoint merge", "The command merges adapters into the weights from which the job started"),
+            ("checkpoint import", "A job starts from this checkpoint with `checkpoint.initFrom`."),
+        ] {
+            assert!(help(command).contains(sentence), "{command}: {}", help(command));
+        }
+    }
+
+    #[test]
+    fn every_command_has_a_summary() {
+        let mut commands = vec![Cli::command()];
+        while let Some(command) = commands.pop() {
+            let summary = command.get_about().map(ToString::to_string).unwrap_or_default();
+            assert!(!summary.is_empty() && summary.len() <= 110, "{}: {summary}", command.get_name());
+            commands.extend(command.get_subcommands().cloned());
+        }
     }
 }

@@ -11,9 +11,10 @@ use stagecoach_launcher::JobFolder;
 
 use super::output::print_line;
 
-/// Serve a job's page for a browser on this machine, until Ctrl-C: curves, timeline, memory, checkpoints, recoveries.
+/// Serve a job's live page for a browser on this machine, until Ctrl-C.
 ///
-/// The job may run, be stopped or be finished. `stagecoach run` serves the page of its own job.
+/// The page shows curves, the timeline, memory, checkpoints and recoveries. The job may run, be stopped or be finished.
+/// `stagecoach run` serves the page of its own job.
 #[derive(Debug, Args)]
 pub(super) struct PageCommand {
     /// A job's folder, such as `workspace/NAME`.

@@ -15,7 +15,7 @@ use super::job_args::read_job;
 use super::output::print_error;
 use crate::train::{self, StageMonitor, StageOutcome, write_termination_message};
 
-/// The arguments of a stage in a replay, beyond the contract of a pod.
+/// Run one stage: the entry point of a pod, configured by environment variables.
 #[derive(Debug, Args)]
 pub(super) struct StageCommand {
     /// `ReplayOptions` in JSON.

@@ -1,9 +1,10 @@
 //! `stagecoach tensorboard`. The command needs only the metrics of jobs' folders.
 
+use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::BufWriter;
+use std::io::{BufWriter, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -39,8 +40,8 @@ struct EventRun {
 impl TensorboardCommand {
     pub(super) fn main(self) -> anyhow::Result<()> {
         let mut runs = Vec::new();
-        for folder in &self.folders {
-            let mut run = EventRun::create(folder, &self.to)?;
+        for (output, folder) in output_folders(&self.folders, &self.to)? {
+            let mut run = EventRun::create(folder, &output)?;
             let steps = run.update()?;
             print_line(format!("{}: {steps} steps", run.metrics.display()));
             runs.push(run);
@@ -59,26 +60,53 @@ impl TensorboardCommand {
     }
 }
 
-impl EventRun {
-    fn create(folder: &Path, to: &Path) -> anyhow::Result<EventRun> {
-        let metrics = folder.join(METRICS);
+/// Returns the folders of the jobs, each with the subfolder of `to` that has the job's name.
+///
+/// # Errors
+/// Returns an error if a folder has no metrics, or if two folders have the same name.
+fn output_folders<'a>(jobs: &'a [PathBuf], to: &Path) -> anyhow::Result<Vec<(PathBuf, &'a Path)>> {
+    let mut seen: BTreeMap<PathBuf, &Path> = BTreeMap::new();
+    let mut folders = Vec::new();
+    for job in jobs {
+        let metrics = job.join(METRICS);
         if !metrics.exists() {
             bail!("{} does not exist: expected a job's folder, such as workspace/NAME", metrics.display());
         }
-        let folder = folder.canonicalize().with_context(|| format!("could not open {}", folder.display()))?;
-        let name = folder.file_name().with_context(|| format!("{} has no name", folder.display()))?;
-        let folder = to.join(name);
-        std::fs::create_dir_all(&folder).with_context(|| format!("could not create {}", folder.display()))?;
+        let absolute = job.canonicalize().with_context(|| format!("could not open {}", job.display()))?;
+        let output = to.join(absolute.file_name().with_context(|| format!("{} has no name", absolute.display()))?);
+        if let Some(other) = seen.insert(output.clone(), job) {
+            bail!(
+                "{} and {} have the same name, so both would be written to {}: run the command for each of them, the \
+                 second time with another folder, such as --to {}",
+                other.display(),
+                job.display(),
+                output.display(),
+                to.join("other").display()
+            );
+        }
+        folders.push((output, job.as_path()));
+    }
+    Ok(folders)
+}
+
+impl EventRun {
+    /// Creates the event file of a job in the folder `output`.
+    fn create(job: &Path, output: &Path) -> anyhow::Result<EventRun> {
+        std::fs::create_dir_all(output).with_context(|| format!("could not create {}", output.display()))?;
         // TensorBoard reads every file with `tfevents` in its name
-        let path = folder.join("events.out.tfevents.stagecoach");
+        let path = output.join("events.out.tfevents.stagecoach");
         let file = File::create(&path).with_context(|| format!("could not create {}", path.display()))?;
-        Ok(EventRun { metrics, events: EventFile::create(BufWriter::new(file), 0.0)? })
+        Ok(EventRun { metrics: job.join(METRICS), events: EventFile::create(BufWriter::new(file), 0.0)? })
     }
 
     /// Writes the steps since the last call. Returns the number of steps so far.
     fn update(&mut self) -> anyhow::Result<u64> {
         let records = read_metrics(&self.metrics)?;
-        let trained_at = std::fs::metadata(&self.metrics).and_then(|metadata| metadata.modified())?;
+        let trained_at = match std::fs::metadata(&self.metrics).and_then(|metadata| metadata.modified()) {
+            // a job that is started again with `--fresh` has no metrics until its first step
+            Err(error) if error.kind() == ErrorKind::NotFound => SystemTime::now(),
+            modified => modified.with_context(|| format!("could not read {}", self.metrics.display()))?,
+        };
         let mut wall_time = trained_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         // A record has no time of day. The last record is therefore dated by the modification time of the file.
         wall_time -= records.iter().map(|record| record.seconds).sum::<f64>();
@@ -95,5 +123,47 @@ impl EventRun {
         }
         self.events.flush()?;
         Ok(records.len() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use stagecoach_telemetry::StepRecord;
+
+    use super::*;
+
+    /// Creates a job's folder with the metrics of `steps` steps.
+    fn job(folder: &Path, steps: u64) {
+        fs::create_dir_all(folder).unwrap();
+        let record = |step| serde_json::to_string(&StepRecord { step, ..StepRecord::default() }).unwrap() + "\n";
+        fs::write(folder.join(METRICS), (1..=steps).map(record).collect::<String>()).unwrap();
+    }
+
+    #[test]
+    fn two_runs_of_one_name_are_refused_before_a_file_is_written() {
+        let workspace = tempfile::tempdir().unwrap();
+        let folders = ["a/plays", "b/plays"].map(|name| workspace.path().join(name));
+        folders.iter().for_each(|folder| job(folder, 1));
+        let to = workspace.path().join("events");
+        let command = TensorboardCommand { folders: folders.to_vec(), to: to.clone(), follow: false };
+        let error = command.main().unwrap_err().to_string();
+        assert!(error.contains("a/plays and ") && error.contains("b/plays have the same name"), "{error}");
+        assert!(!to.exists());
+        TensorboardCommand { folders: folders[..1].to_vec(), to: to.clone(), follow: false }.main().unwrap();
+        assert!(to.join("plays").exists());
+    }
+
+    #[test]
+    fn a_job_that_starts_afresh_is_followed_from_its_first_step() {
+        let workspace = tempfile::tempdir().unwrap();
+        job(workspace.path(), 3);
+        let mut run = EventRun::create(workspace.path(), &workspace.path().join("events")).unwrap();
+        assert_eq!((run.update().unwrap(), run.events.last_step()), (3, 3));
+        fs::remove_file(workspace.path().join(METRICS)).unwrap();
+        assert_eq!((run.update().unwrap(), run.events.last_step()), (0, 0));
+        job(workspace.path(), 2);
+        assert_eq!((run.update().unwrap(), run.events.last_step()), (2, 2));
     }
 }

@@ -16,8 +16,8 @@ use super::output::{print_line, write_file};
 /// Show a trained step's timeline of every stage, above a simulation of it.
 ///
 /// The simulation runs the same actions with the measured time of each kind of action. It therefore differs from the
-/// step only by irregularities, such as slow microbatches and late messages. Training records every tenth step, and
-/// fewer steps of large pipelines.
+/// step only by irregularities, such as slow microbatches and late messages. Training records the last step and every
+/// tenth step, or fewer steps of a large pipeline.
 #[derive(Debug, Args)]
 pub(super) struct TimelineCommand {
     /// A job's folder, such as `workspace/NAME`.
@@ -73,7 +73,10 @@ fn select(records: &[(u64, TimelineRecord)], step: Option<u64>, metrics: &Path) 
         bail!("{} does not exist: expected a job's folder, such as workspace/NAME", metrics.display());
     }
     let newest = records.len().checked_sub(1).with_context(|| {
-        format!("{} has no timeline yet: every tenth step and the last one are recorded", metrics.display())
+        format!(
+            "{} has no timeline yet: training records at most every tenth step, and the last one",
+            metrics.display()
+        )
     })?;
     let Some(step) = step else { return Ok(newest) };
     match records.binary_search_by_key(&step, |(step, _)| *step) {
@@ -122,4 +125,20 @@ fn stage_table(timeline: &Timeline, placement: &Placement, partition: &[usize]) 
     ];
     let columns = if has_replicas { header.len() } else { header.len() - 2 };
     table(Some(&header[..columns]), &(0..columns).collect::<Vec<usize>>(), rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A large pipeline records fewer timelines than one in ten steps.
+    #[test]
+    fn without_a_timeline_the_recorded_steps_are_explained() {
+        let metrics = tempfile::NamedTempFile::new().unwrap();
+        let error = select(&[], None, metrics.path()).unwrap_err().to_string();
+        assert!(
+            error.ends_with("no timeline yet: training records at most every tenth step, and the last one"),
+            "{error}"
+        );
+    }
 }

@@ -5,13 +5,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
-use stagecoach_display::{top, watch};
+use stagecoach_display::{TopRow, top, watch};
 use stagecoach_engine::StageError;
 use stagecoach_launcher::{JobFolder, top_row};
 
 use super::output::print_line;
 
-/// Show the jobs of a workspace, one line each: phase, steps, loss, speed, stages, restarts, checkpoint, slowest stage.
+/// Show the jobs of a workspace, one line each.
+///
+/// A line has the phase, the steps, the loss, the speed, the stages, the restarts, the checkpoint and the slowest stage
+/// of a job.
 #[derive(Debug, Args)]
 pub(super) struct TopCommand {
     /// A job's folder in the workspace; all jobs by default.
@@ -41,7 +44,11 @@ impl TopCommand {
         let mut rows = Vec::new();
         for name in names {
             if let Some(folder) = JobFolder::existing(&self.workspace.join(&name))?.filter(JobFolder::has_run) {
-                rows.push(top_row(&folder, name)?);
+                rows.push(match top_row(&folder, name.clone()) {
+                    // a job that can't be read does not hide the other jobs
+                    Err(_) if self.name.is_none() => TopRow { name, phase: "Unreadable".into(), ..TopRow::default() },
+                    row => row?,
+                });
             }
         }
         if !rows.is_empty() {
@@ -65,15 +72,15 @@ fn jobs(workspace: &Path) -> anyhow::Result<Vec<String>> {
         format!("could not list the workspace {}: name another with --workspace DIR", workspace.display())
     })?;
     let mut names = Vec::new();
-    add_jobs(entries, "", &mut names)?;
+    add_jobs(entries, "", &mut names);
     names.sort_unstable();
     Ok(names)
 }
 
 /// Appends to `names` the paths of the jobs' folders among `entries`, which are the entries of the folder `parent`.
-/// Descends into folders that are no jobs' folders. Skips hidden folders. Follows a symbolic link only on the first
-/// level, and only if it leads to a job's folder.
-fn add_jobs(entries: ReadDir, parent: &str, names: &mut Vec<String>) -> anyhow::Result<()> {
+/// Descends into folders that are no jobs' folders. Skips hidden folders, and folders that can't be read, such as
+/// `lost+found`. Follows a symbolic link only on the first level, and only if it leads to a job's folder.
+fn add_jobs(entries: ReadDir, parent: &str, names: &mut Vec<String>) {
     for entry in entries.flatten() {
         let Ok(name) = entry.file_name().into_string() else { continue };
         let (path, name) = (entry.path(), format!("{parent}{name}"));
@@ -81,18 +88,20 @@ fn add_jobs(entries: ReadDir, parent: &str, names: &mut Vec<String>) -> anyhow::
         if entry.file_name().as_encoded_bytes().starts_with(b".") || !(is_own || parent.is_empty() && path.is_dir()) {
             continue;
         }
-        if JobFolder::existing(&path)?.is_some() {
+        let Ok(job) = JobFolder::existing(&path) else { continue };
+        if job.is_some() {
             names.push(name);
         } else if is_own && let Ok(entries) = std::fs::read_dir(&path) {
-            add_jobs(entries, &format!("{name}/"), names)?;
+            add_jobs(entries, &format!("{name}/"), names);
         }
     }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
+
+    use stagecoach_launcher::METRICS;
 
     use super::*;
 
@@ -123,5 +132,27 @@ mod tests {
         assert!(!text.contains("imported") && !text.contains("three") && !text.contains("corpus"), "{text}");
         let imported = TopCommand { name: Some("imported".into()), ..command };
         assert!(imported.text().unwrap_err().to_string().contains("is no job's folder"));
+    }
+
+    #[test]
+    fn what_can_not_be_read_hides_no_job() {
+        let workspace = tempfile::tempdir().unwrap();
+        for name in ["one", "damaged"] {
+            let folder = workspace.path().join(name);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(JobFolder::open(&folder, None).unwrap().lock(), "1\n").unwrap();
+            fs::write(folder.join(METRICS), "\n").unwrap();
+        }
+        fs::create_dir(workspace.path().join("damaged/state.json")).unwrap();
+        // a link to itself can't be listed, not even by root, whom no permission stops
+        let lost = workspace.path().join("lost+found");
+        fs::create_dir(&lost).unwrap();
+        std::os::unix::fs::symlink("fences", lost.join("fences")).unwrap();
+        assert!(JobFolder::existing(&lost).is_err());
+        let command = TopCommand { name: None, workspace: workspace.path().to_owned(), watch: false };
+        let text = command.text().unwrap();
+        assert!(text.contains("\none ") && text.contains("\ndamaged  Unreadable "), "{text}");
+        let damaged = TopCommand { name: Some("damaged".into()), ..command };
+        assert!(damaged.text().is_err());
     }
 }

@@ -98,11 +98,11 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         ".metadata.name",
         // A hostname has at most 63 characters. A pod's name is the job's name, two dashes and an attempt number of up
         // to six digits (8 characters), and the stage's number. If the job has several replicas, the name also contains
-        // a dash and the replica's number.
+        // a dash and the replica's number. The pods of an elastic job with at most one replica have no such number.
         "size(self.metadata.name) <= 48 || size(self.metadata.name) <= (self.spec.stages <= 10 ? 54 : \
-         self.spec.stages <= 100 ? 53 : 52) - (has(self.spec.elastic) ? (self.spec.elastic.maxDataParallel <= 10 ? 2 \
-         : self.spec.elastic.maxDataParallel <= 100 ? 3 : 4) : self.spec.dataParallel == 1 ? 0 : \
-         self.spec.dataParallel <= 10 ? 2 : self.spec.dataParallel <= 100 ? 3 : 4)",
+         self.spec.stages <= 100 ? 53 : 52) - (has(self.spec.elastic) ? (self.spec.elastic.maxDataParallel == 1 ? 0 : \
+         self.spec.elastic.maxDataParallel <= 10 ? 2 : self.spec.elastic.maxDataParallel <= 100 ? 3 : 4) : \
+         self.spec.dataParallel == 1 ? 0 : self.spec.dataParallel <= 10 ? 2 : self.spec.dataParallel <= 100 ? 3 : 4)",
         "is too long: pods are called <name>-<stage>-<attempt> and a hostname has at most 63 characters, so at most \
          54 fit with up to 10 stages, 53 with up to 100, 52 with more, and a replica's number takes 2 to 4 of them",
     ),

@@ -92,7 +92,8 @@ string_enum! {
         Pending = "Pending",
         /// The stages start, and the group forms.
         Starting = "Starting",
-        /// All stages are ready, or all stages of at least `restart.minDataParallel` replicas are.
+        /// The stages of all replicas are ready, or of at least `restart.minDataParallel` replicas, in an elastic job
+        /// `elastic.minDataParallel`.
         Running = "Running",
         /// The stages save a checkpoint and stop.
         Draining = "Draining",
@@ -276,8 +277,8 @@ pub struct RecoveryStatus {
 }
 
 /// The durations of a recovery's phases, in seconds. The phases follow one another. The operator measures the phases up
-/// to `started` with its clock and the kubelet's times, which are whole seconds. Stage 0 measures the later phases with
-/// its clock.
+/// to `started` with its clock and the kubelet's times, which are whole seconds. The leader, which is stage 0 of one
+/// replica, measures the later phases with its clock.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RecoveryPhasesStatus {

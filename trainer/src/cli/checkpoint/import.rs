@@ -17,6 +17,9 @@ use stagecoach_planner::{GENERATION_CONFIG_FILE, TrainerState};
 use super::super::output::{print_json, print_line};
 
 /// Import a Hugging Face model directory as the first checkpoint of a new folder.
+///
+/// The command stores the weights as fp32 at step 0, without optimizer state. A job starts from this checkpoint with
+/// `checkpoint.initFrom`. No job resumes from it.
 #[derive(Debug, Args)]
 pub(super) struct ImportCommand {
     /// The Hugging Face model directory.

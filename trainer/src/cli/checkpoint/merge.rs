@@ -11,6 +11,9 @@ use super::export::ExportOutput;
 use super::target::CheckpointArgs;
 
 /// Write the whole model of a checkpoint that has only the trained weights of its job.
+///
+/// A job with adapters (`training.lora`) or frozen weights (`training.freeze`) saves only the weights that it trains.
+/// The command merges adapters into the weights from which the job started, and adds the frozen weights.
 #[derive(Debug, Args)]
 pub(super) struct MergeCommand {
     #[command(flatten)]

@@ -13,6 +13,10 @@ use super::super::output::{print_error, print_json, print_line};
 use super::target::{JobCheckpoints, JobFolderArg};
 
 /// Remove old checkpoints, never the newest intact one.
+///
+/// The command takes the fence of the job, as a new group of the job does. It refuses to run while the job runs on this
+/// machine. A group that runs elsewhere, such as in a cluster, loses the fence: it can't commit checkpoints, and exits.
+/// The next group resumes from the newest checkpoint and trains the later steps again. Nothing else is lost.
 #[derive(Debug, Args)]
 pub(super) struct PruneCommand {
     #[command(flatten)]

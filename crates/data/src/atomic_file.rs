@@ -13,6 +13,8 @@ pub(crate) fn write_atomically(
     write: impl FnOnce(&mut BufWriter<AtomicFile>) -> Result<(), DataError>,
 ) -> Result<(), DataError> {
     let file = AtomicFile::create(path).map_err(DataError::io("create", path))?;
+    // another process that prepares the same corpus removes abandoned files, and a locked file is not abandoned
+    file.try_lock();
     let mut file = BufWriter::with_capacity(1 << 20, file);
     write(&mut file)?;
     let file = file.into_inner().map_err(io::IntoInnerError::into_error).map_err(DataError::io("write", path))?;

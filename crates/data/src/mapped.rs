@@ -56,7 +56,8 @@ pub(crate) struct DocumentOffsets {
 impl TokenIds {
     /// Maps a file of `count` ids with `width` bytes each.
     pub(crate) fn open(path: &Path, count: u64, width: usize) -> Result<TokenIds, DataError> {
-        Ok(TokenIds { map: map_file(path, count * width as u64)?, width })
+        // a count from a damaged header gives a size that no file has
+        Ok(TokenIds { map: map_file(path, count.saturating_mul(width as u64))?, width })
     }
 
     /// Returns the ids `start..start + count`.
@@ -73,7 +74,7 @@ impl TokenIds {
 impl DocumentOffsets {
     /// Maps a file with the offsets of `count` documents.
     pub(crate) fn open(path: &Path, count: u64) -> Result<DocumentOffsets, DataError> {
-        Ok(DocumentOffsets { map: map_file(path, (count + 1) * 8)? })
+        Ok(DocumentOffsets { map: map_file(path, count.saturating_add(1).saturating_mul(8))? })
     }
 
     /// Returns the number of documents.

@@ -78,11 +78,7 @@ impl Sequences {
                 TokenRange { start, length: ((last - start) as usize).min(self.length) }
             }
             SequenceStarts::WholeDocuments { first } => {
-                // `Dataset::training_tokens` passes the number of sequences as `index`, to get the end of the last
-                // sequence
-                let [start, end] = [index, index + 1].map(|index| {
-                    self.stream.start(first.get(index as usize).copied().unwrap_or(self.stream.documents()))
-                });
+                let [start, end] = [index, index + 1].map(|index| self.stream.start(first[index as usize]));
                 TokenRange { start, length: (end - start).saturating_sub(1) as usize }
             }
         }

@@ -1,12 +1,14 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod abandoned;
 mod name;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
+pub use abandoned::remove_abandoned;
 pub use name::{is_cache_key, key, random_hex, target_of_temporary_file, temporary_name};
 
 /// Reads a file. Returns `None` if the file does not exist.
@@ -64,8 +66,8 @@ impl AtomicFile {
         Ok(file)
     }
 
-    /// Locks the file until its handle is closed, so that other processes see that the file is in use. Has no effect on
-    /// a file system without locks.
+    /// Locks the file until its handle is closed, so that [`remove_abandoned`] in another process does not remove it.
+    /// Has no effect on a file system without locks.
     pub fn try_lock(&self) {
         if let Some(file) = &self.file {
             let _ = file.try_lock();

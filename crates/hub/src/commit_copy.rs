@@ -2,14 +2,13 @@
 //! all its bytes are verified. Each file of the copy is therefore complete.
 
 use std::collections::BTreeMap;
-use std::fs::{self, TryLockError};
+use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
 
 use glob::Pattern;
 use serde::{Deserialize, Serialize};
-use stagecoach_files::{AtomicFile, create_durable_dir, target_of_temporary_file, write_atomically};
+use stagecoach_files::{AtomicFile, create_durable_dir, remove_abandoned, write_atomically};
 
 use crate::client::HubClient;
 use crate::error::HubError;
@@ -40,11 +39,6 @@ const WEIGHTS: [&str; 8] = [".safetensors", ".bin", ".pth", ".pt", ".gguf", ".h5
 const NAMED_FILES: usize = 3;
 
 const BUFFER_BYTES: usize = 1 << 20;
-
-/// The age from which a temporary file counts as abandoned, on a file system without locks.
-const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
-/// The longest time between the creation of a temporary file and its lock.
-const LOCKED_WITHIN: Duration = Duration::from_secs(60);
 
 /// The part of a repository that a caller needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -267,30 +261,4 @@ fn split(path: &str) -> (&str, &str) {
 
 fn has_size(path: &Path, size: u64) -> bool {
     fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() == size)
-}
-
-/// Removes the temporary files of killed processes. An error in a removal does not stop the fetch.
-fn remove_abandoned(folder: &Path) {
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let is_temporary = entry.file_name().to_str().is_some_and(|name| target_of_temporary_file(name).is_some());
-        if is_temporary && is_abandoned(&entry.path()) {
-            let _ = fs::remove_file(entry.path());
-        }
-    }
-}
-
-/// Whether the process that created a temporary file has ended. The operating system releases the lock of a killed
-/// process.
-fn is_abandoned(path: &Path) -> bool {
-    // NFS can lock only a file that is open for writing
-    let Ok(file) = fs::File::options().read(true).write(true).open(path) else { return false };
-    let modified = file.metadata().and_then(|metadata| metadata.modified());
-    let Some(age) = modified.ok().and_then(|modified| SystemTime::now().duration_since(modified).ok()) else {
-        return false;
-    };
-    match file.try_lock() {
-        Ok(()) => age > LOCKED_WITHIN,
-        Err(TryLockError::WouldBlock) => false,
-        Err(TryLockError::Error(_)) => age > ABANDONED_AFTER,
-    }
 }

@@ -12,6 +12,7 @@ use stagecoach_files::write_atomically;
 use stagecoach_kernels as kernels;
 use stagecoach_model::{Architecture, MicrobatchCost};
 use stagecoach_pipeline::{ModelCost, ModuleCost};
+use tch::Device;
 
 use super::JobConfig;
 
@@ -58,6 +59,9 @@ impl Profile {
     /// Returns the profile of this model on this kind of machine, if it exists. A file that can't be read counts as
     /// missing.
     pub(super) fn find(config: &JobConfig, architecture: &dyn Architecture) -> Option<Profile> {
+        if !folder(config).exists() {
+            return None; // the key of a profile names the GPU, and a process that opens the GPU occupies its memory
+        }
         let text = std::fs::read_to_string(path(config, architecture)).ok()?;
         let mut stored: Value = serde_json::from_str(&text).ok()?;
         serde_json::from_value(stored["profile"].take()).ok()
@@ -81,6 +85,11 @@ impl Profile {
 
 /// Returns the facts that affect the times.
 fn key(config: &JobConfig, architecture: &dyn Architecture) -> Value {
+    key_on(config, architecture, config.gpu())
+}
+
+/// Returns the facts that affect the times on a GPU, described by [`JobConfig::gpu`], or on the CPU.
+fn key_on(config: &JobConfig, architecture: &dyn Architecture, gpu: Option<(String, u32)>) -> Value {
     let MicrobatchCost { tokens, length, precision, recompute: _, on_gpu: _, copies: _ } =
         config.microbatch_cost(Recompute::None);
     let mut model = architecture.config_json();
@@ -88,6 +97,7 @@ fn key(config: &JobConfig, architecture: &dyn Architecture) -> Value {
         // all layers take the same time, so their number does not matter
         model.remove("num_hidden_layers");
     }
+    let device = if gpu.is_some() { Device::Cuda(0) } else { Device::Cpu };
     let mut key = json!({
         "model": model,
         "microbatch": [tokens / length, length],
@@ -96,7 +106,9 @@ fn key(config: &JobConfig, architecture: &dyn Architecture) -> Value {
         "transport": config.job.spec.pipeline.transport,
         "encryption": config.job.spec.pipeline.encryption,
         "processor": stagecoach_os::processor_model(),
-        "kernels": kernels::version(tch::Device::Cpu),
+        "gpu": gpu,
+        "trainingKernels": config.training.kernels,
+        "kernels": kernels::version(device),
         "isa": kernels::cpu_capability(),
     });
     if config.training.freezes_weights() {
@@ -107,5 +119,36 @@ fn key(config: &JobConfig, architecture: &dyn Architecture) -> Value {
 
 fn path(config: &JobConfig, architecture: &dyn Architecture) -> PathBuf {
     let hash = blake3::hash(key(config, architecture).to_string().as_bytes()).to_hex();
-    config.workspace.join(TOKEN_CACHE).join("profiles").join(format!("{}.json", &hash[..16]))
+    folder(config).join(format!("{}.json", &hash[..16]))
+}
+
+fn folder(config: &JobConfig) -> PathBuf {
+    config.workspace.join(TOKEN_CACHE).join("profiles")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::tests::config;
+
+    #[test]
+    fn a_profile_is_of_one_device_and_one_kind_of_kernels() {
+        let key = |kernels: &str, gpu: Option<(&str, u32)>| {
+            let config = config(&[("training.kernels", kernels)]);
+            let architecture = config.architecture(300, Device::Cpu);
+            key_on(&config, architecture.as_ref(), gpu.map(|(model, count)| (model.to_owned(), count)))
+        };
+        let fastest = |gpu| key("Fastest", gpu);
+        assert_eq!(fastest(None), fastest(None));
+        let different = [
+            fastest(None),
+            key("Portable", None),
+            fastest(Some(("NVIDIA H200", 132))),
+            fastest(Some(("NVIDIA H200", 16))),
+            fastest(Some(("NVIDIA A100", 108))),
+        ];
+        for (index, one) in different.iter().enumerate() {
+            assert!(!different[..index].contains(one), "{one}");
+        }
+    }
 }

@@ -9,7 +9,7 @@ use stagecoach_api::job::{Encryption, Recompute, Transport};
 use stagecoach_engine::StageError;
 use stagecoach_engine::execute::{Chunk, ChunkOutput, LossInputs, Stage, StageConfig, kind};
 use stagecoach_group::GroupSecret;
-use stagecoach_model::{Architecture, CuSeqlens, ForwardContext, MicrobatchCost, WeightGradient};
+use stagecoach_model::{CuSeqlens, ForwardContext, MicrobatchCost, WeightGradient};
 use stagecoach_pipeline::{Partition, Placement, Replica};
 use stagecoach_transport::{Interrupt, LinkError, Links, LinksConfig, link_ids, open_links};
 use tch::{Device, Kind, Tensor};
@@ -26,18 +26,20 @@ const HEAD: usize = 2;
 /// The time limit for opening links within this process.
 const LINK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Measures one layer, the embedding, the head and a link of the job's model.
+/// Measures one layer, the embedding, the head and a link of the job's model on the device of stage 0.
 ///
 /// # Errors
-/// Returns an error if links can't be opened on this machine.
-pub fn measure_profile(config: &JobConfig, architecture: &dyn Architecture) -> Result<Profile, StageError> {
+/// Returns an error if the device can't be used, or if links can't be opened on this machine.
+pub fn measure_profile(config: &JobConfig, vocab_size: usize) -> Result<Profile, StageError> {
     let training = &config.training;
     tch::set_num_threads(training.threads as i32);
     let device = config.device(0)?;
+    // the kernels of an architecture are those of one device
+    let architecture = config.architecture(vocab_size, device);
     let stage = Stage::build(
         0,
         &StageConfig {
-            architecture,
+            architecture: architecture.as_ref(),
             placement: &Placement::new(vec![0; 3]).map_err(|e| StageError::invalid(e.to_string()))?,
             partition: &Partition { layers: vec![0, 1, 0] },
             seed: Some(training.seed),

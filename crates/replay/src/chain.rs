@@ -20,7 +20,12 @@ pub fn check_chain(record: &RunRecord) -> Option<ReplayDifference> {
     let receipts = first_receipt_mismatch(record);
     // the user sees the earliest difference
     let found = [checkpoints, receipts].into_iter().flatten().min_by_key(|difference| difference.step);
-    found.or_else(|| result_difference(record.result.as_ref()?, record.checkpoints.last()?))
+    found.or_else(|| {
+        let (result, last) = (record.result.as_ref()?, record.checkpoints.last()?);
+        // the result is that of the run's last step, and a single checkpoint may be an earlier one
+        let is_of_last = record.single_step.is_none() || result.steps == last.manifest.step;
+        if is_of_last { result_difference(result, last) } else { None }
+    })
 }
 
 /// Returns the first line that breaks the sequence of steps 1, 2, 3 and so on to the last known step.

@@ -30,6 +30,8 @@ pub struct RunRecord {
     pub folder: PathBuf,
     /// The volume with the checkpoints.
     volume: FileSystemVolume,
+    /// The step of the checkpoint, if the record is of a single checkpoint with the files beside it.
+    pub(crate) single_step: Option<u64>,
     /// The checkpoints whose manifest can be read, ascending by step.
     pub checkpoints: Vec<RecordedCheckpoint>,
     /// The checkpoints whose manifest can't be read.
@@ -97,6 +99,7 @@ impl RunRecord {
             job,
             folder: job_folder,
             volume,
+            single_step: step,
         })
     }
 
@@ -172,10 +175,26 @@ fn read_job(folder: &Path, newest: Option<&RecordedCheckpoint>) -> anyhow::Resul
     let resolved = JobFolder::resolved_job_in(folder);
     match std::fs::read_to_string(&resolved) {
         Ok(text) => Ok(stagecoach_api::parse(&text, &resolved.display().to_string())?),
-        Err(_) => bail!(
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => bail!(
             "{} has neither a checkpoint nor {}: expected a job's folder, such as workspace/NAME, or a copy of one",
             folder.display(),
             resolved.file_name().unwrap_or_default().display()
         ),
+        Err(error) => Err(error).with_context(|| format!("could not read the job {}", resolved.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_that_cannot_be_read_is_not_reported_as_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = || RunRecord::open(folder.path()).unwrap_err().to_string();
+        assert!(error().contains("has neither a checkpoint nor resolved-job.yaml"), "{}", error());
+        // a folder in the place of the file can't be read
+        std::fs::create_dir(JobFolder::resolved_job_in(folder.path())).unwrap();
+        assert!(error().starts_with("could not read the job "), "{}", error());
     }
 }

@@ -6,11 +6,8 @@ use std::path::PathBuf;
 use anyhow::{bail, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::FailureKind;
-use stagecoach_api::job::{
-    ChangeEffect, PartitionSpec, RestartSpec, ScheduleSpec, StreamingMode, StreamingSpec, change_effect,
-};
+use stagecoach_api::job::{ChangeEffect, change_effect};
 use stagecoach_checkpoint::{FileSystemVolume, Manifest, differences, read_manifest};
 use stagecoach_data::Dataset;
 use stagecoach_engine::StageError;
@@ -18,7 +15,7 @@ use stagecoach_engine::execute::DumpConfig;
 use stagecoach_engine::state_dict::FrozenWeights;
 use stagecoach_kernels::device::driver_devices;
 use stagecoach_launcher::{LaunchConfig, LauncherState, RunOutcome, StageExecutable, supervise, write_file};
-use stagecoach_planner::{JobConfig, TrainerState, recorded_gradient_blocks};
+use stagecoach_planner::{JobConfig, TrainerState};
 use stagecoach_telemetry::{ProgressDisplay, RunSummary, StepRecord, read_metrics};
 use tch::Tensor;
 
@@ -26,6 +23,7 @@ use super::compare::ReplayDifference;
 use super::dump::read_dump;
 use super::job_config::{job_config, show_progress};
 use super::record::{RecordedCheckpoint, RunRecord};
+use super::replayed_job::replayed_job;
 use super::scratch::Scratch;
 
 /// The options that a stage has only in a replay, beyond the contract of a stage's process. The launcher passes them as
@@ -153,70 +151,6 @@ pub fn replay(
     let manifest = read_manifest(&FileSystemVolume::new(scratch.folder.root()), until)?;
     let state = serde_json::from_value(manifest.metadata.progress.clone())?;
     Ok(Ok(Replayed { steps: read_metrics(&scratch.folder.metrics())?, manifest, state, result, scratch }))
-}
-
-/// Returns the job of the replay: the run's job, changed so that it ends with step `until`, saves a checkpoint only of
-/// that step, and has one replica, no restarts and no audits. The job has `stages` stages if the value is given.
-fn replayed_job(
-    record: &RunRecord,
-    base: Option<&RecordedCheckpoint>,
-    until: u64,
-    stages: Option<u32>,
-    folder: &str,
-) -> anyhow::Result<PipelineJob> {
-    let mut spec = record.job.spec.clone();
-    spec.suspend = false;
-    spec.active_deadline_seconds = None;
-    // a restart is useless, because a step that fails would fail again
-    spec.restart = RestartSpec { max_restarts: 0, ..spec.restart };
-    spec.storage = Default::default();
-    spec.storage.path = Some(folder.to_owned());
-    spec.checkpoint.every_steps = 0;
-    spec.checkpoint.memory = None;
-    spec.pipeline.memory_limit = None;
-    spec.data_parallel = 1;
-    if let Some(stages) = stages.filter(|stages| *stages != spec.stages) {
-        spec.stages = stages;
-        spec.pipeline.schedule = ScheduleSpec::default();
-        spec.pipeline.partition = PartitionSpec::default();
-        spec.pipeline.virtual_stages = None;
-    }
-    if let (Some(data), Some(streams)) = (&mut spec.data, record.streams()) {
-        let mode = if streams { StreamingMode::Always } else { StreamingMode::Never };
-        data.streaming = Some(StreamingSpec { mode, ..data.streaming_or_default() });
-    }
-    if let Some(evaluation) = spec.data.as_mut().and_then(|data| data.evaluation.as_mut()) {
-        (evaluation.keep_best, evaluation.patience) = (false, None);
-    }
-    if let Some(training) = &mut spec.training {
-        training.audit = None;
-        (training.steps, training.epochs) = (Some(until), None);
-        if let Some(RecordedCheckpoint { manifest, .. }) = record.checkpoints.last() {
-            training.gradient_blocks = Some(recorded_gradient_blocks(&manifest.metadata.identity) as u32);
-        }
-        let rate = &mut training.learning_rate;
-        match (base, record.checkpoints.last()) {
-            // the checkpoint from which the replay starts records the decay
-            (Some(_), _) => rate.decay_steps = None,
-            (None, Some(RecordedCheckpoint { state, .. })) => {
-                if let Some(extension) = state.extensions.iter().find(|extension| extension.from < until) {
-                    bail!(
-                        "the steps after step {} were added with another decay of the learning rate, so a replay of \
-                         these steps begins at a checkpoint of that step or a later one: there is none before step \
-                         {until}",
-                        extension.from
-                    );
-                }
-                // a decay can't end before the warm-up
-                rate.decay_steps = Some(state.decay_steps.max(rate.warmup_steps));
-            }
-            (None, None) => {
-                let steps = record.job.spec.training.as_ref().and_then(|training| training.steps);
-                rate.decay_steps = rate.decay_steps.or(steps.map(|steps| steps.max(rate.warmup_steps)));
-            }
-        }
-    }
-    Ok(PipelineJob { spec, ..PipelineJob::new("replay", record.job.spec.clone()) })
 }
 
 /// Returns the manifest of `base` with the learning-rate decays of steps that were added to the job after `base`.

@@ -304,6 +304,10 @@ fn a_run_with_a_hard_life_passes() {
         "{printed}"
     );
     assert_eq!(printed.matches(": equal").count(), checkpoints(&folder).len(), "{printed}");
+    // the result beside a single checkpoint is that of a later step
+    let single = folder.join("checkpoints/step-00000010");
+    let (code, printed) = run(&["audit", text(&single), "--sample", "1", "--stages", "1"]);
+    assert_eq!(code, Some(0), "{printed}");
     // the sample is random, and the same seed draws the same sample
     let intervals = |printed: &str| -> Vec<String> {
         printed.lines().filter(|line| line.ends_with(": equal")).map(str::to_owned).collect()

@@ -229,6 +229,25 @@ fn steps_that_were_added_replay_with_their_own_decay() {
     assert!(printed.contains("the steps after step 20 were added with another decay"), "{printed}");
 }
 
+/// The replay has one replica, which adds the gradients in the blocks that the run's replicas shared.
+#[test]
+fn steps_of_an_elastic_job_replay_with_one_replica() {
+    let workspace = corpus::workspace();
+    let elastic = "  elastic: {minDataParallel: 1, maxDataParallel: 2}\n";
+    let job = job(20);
+    let job = TestJob { stages: 2, data_parallel: 2, extra: format!("{elastic}{}", job.extra), ..job };
+    Launched::start(workspace.path(), &job, &[]).finish(workspace.path()).hashes();
+    let folder = workspace.path().join("small");
+    let replays_equal = |step: &str| {
+        let (code, printed) = run(&["replay", text(&folder), "--step", step]);
+        assert_eq!(code, Some(0), "step {step}\n{printed}");
+    };
+    replays_equal("13");
+    // without a checkpoint, only the number of replicas determines the number of blocks
+    std::fs::remove_dir_all(folder.join("checkpoints")).unwrap();
+    replays_equal("5");
+}
+
 #[test]
 fn ctrl_c_ends_a_replay_and_removes_what_it_made() {
     let workspace = corpus::workspace();

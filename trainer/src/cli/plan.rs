@@ -77,7 +77,7 @@ impl PlanCommand {
         let architecture = config.architecture(vocab_size, tch::Device::Cpu);
         if self.profile {
             stagecoach_os::keep_freed_memory(); // a stage does the same
-            let profile = measure_profile(&config, architecture.as_ref())?;
+            let profile = measure_profile(&config, vocab_size)?;
             let file = profile.save(&config, architecture.as_ref())?;
             print_line(format!("{}\nwrote {}\n", profile_table(&profile), file.display()));
         }

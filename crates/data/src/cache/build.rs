@@ -111,14 +111,9 @@ impl CacheBuilder<'_> {
         Ok(contents)
     }
 
-    /// Removes the parts, and the temporary files of crashed runs.
-    pub(super) fn clean_up(&self) {
+    /// Removes the parts.
+    pub(super) fn remove_parts(&self) {
         fs::remove_dir_all(self.folder.join(PARTS_DIR)).ok();
-        for file in fs::read_dir(self.folder).into_iter().flatten().flatten() {
-            if stagecoach_files::target_of_temporary_file(&file.file_name().to_string_lossy()).is_some() {
-                fs::remove_file(file.path()).ok();
-            }
-        }
     }
 
     /// Calls [`ResolvedTokenizer::prepare`] with the texts of all training files.

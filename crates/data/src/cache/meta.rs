@@ -52,9 +52,10 @@ impl Meta {
         let meta: Meta = serde_json::from_slice(&fs::read(folder.join(META_FILE)).ok()?).ok()?;
         let prepared = &meta.prepared;
         let has = |file: &str, size: u64| fs::metadata(folder.join(file)).is_ok_and(|found| found.len() == size);
-        let complete = has(TOKEN_IDS_FILE, prepared.tokens * prepared.id_bytes as u64)
+        // a damaged count gives a size that no file has
+        let complete = has(TOKEN_IDS_FILE, prepared.tokens.saturating_mul(prepared.id_bytes as u64))
             && (prepared.chat_template.is_none() || has(MASK_FILE, mask_bytes(prepared.tokens)))
-            && has(DOCUMENTS_FILE, (prepared.documents + 1) * 8)
+            && has(DOCUMENTS_FILE, prepared.documents.saturating_add(1).saturating_mul(8))
             && fs::read(folder.join(TOKENIZER_FILE)).is_ok_and(|bytes| hash_bytes(&bytes) == prepared.tokenizer_hash);
         complete.then_some(meta)
     }

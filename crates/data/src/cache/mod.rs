@@ -143,14 +143,14 @@ fn prepare_in_parts(
                     notes: Vec::new(),
                 };
                 Meta { prepared: prepared.clone(), sources: hashes }.write(&path)?;
-                builder.clean_up();
+                builder.remove_parts();
                 Ok(prepared)
             });
             match (built, Meta::load(&path)) {
                 (Ok(prepared), _) => prepared,
                 // A concurrent process has finished and removed the parts that this process was using.
                 (Err(_), Some(meta)) => {
-                    builder.clean_up();
+                    builder.remove_parts();
                     meta.prepared
                 }
                 (Err(error), None) => {
@@ -162,6 +162,8 @@ fn prepare_in_parts(
             }
         }
     };
+    // Crashed runs leave temporary files. Files that concurrent calls are still writing stay.
+    stagecoach_files::remove_abandoned(&path);
     // The folder may have been written for a job with another padding token, or by an older version that recorded no
     // special tokens. So the padding token and the special tokens are taken from the tokenizer of this job.
     let own = match &tokenizer {

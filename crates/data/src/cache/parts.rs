@@ -35,9 +35,15 @@ pub(super) struct PartHeader {
 }
 
 impl PartHeader {
+    /// Returns the size in bytes of the data after the header. For damaged counts, returns a size that no file has.
+    fn data_size(&self) -> u64 {
+        let starts = self.documents.saturating_mul(8);
+        starts.saturating_add(self.id_size()).saturating_add(self.mask_size())
+    }
+
     /// Returns the size of the ids in bytes.
     fn id_size(&self) -> u64 {
-        self.tokens * self.id_bytes as u64
+        self.tokens.saturating_mul(self.id_bytes as u64)
     }
 
     /// Returns the size of the bitmap in bytes.
@@ -129,7 +135,7 @@ impl PartReader {
         let mut line = String::new();
         file.read_line(&mut line).ok()?;
         let header: PartHeader = serde_json::from_str(&line).ok()?;
-        let size = line.len() as u64 + header.documents * 8 + header.id_size() + header.mask_size();
+        let size = header.data_size().saturating_add(line.len() as u64);
         (fs::metadata(path).ok()?.len() == size).then(|| PartReader { header, path: path.into(), file })
     }
 
@@ -167,5 +173,36 @@ impl PartReader {
     fn seek_before_end(&mut self, bytes: u64) -> Result<(), DataError> {
         let sought = self.file.seek(std::io::SeekFrom::End(-(bytes as i64)));
         sought.map(drop).map_err(DataError::io("read", &self.path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A damaged header may still be valid JSON.
+    #[test]
+    fn a_part_with_counts_that_no_file_can_have_is_incomplete() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("000000");
+        let header = PartHeader {
+            tokenizer: String::new(),
+            from: PartStart::default(),
+            to: None,
+            tokens: 0,
+            documents: 0,
+            empty: 0,
+            id_bytes: 4,
+            has_mask: false,
+            findings: Findings::default(),
+        };
+        let is_complete = |header: &PartHeader| {
+            fs::write(&path, format!("{}\n", serde_json::to_string(header).unwrap())).unwrap();
+            PartReader::open(&path).is_some()
+        };
+        assert!(is_complete(&header));
+        for (documents, tokens) in [(0, u64::MAX), (u64::MAX, 0), (u64::MAX / 8, u64::MAX / 4)] {
+            assert!(!is_complete(&PartHeader { documents, tokens, ..header.clone() }), "{documents}, {tokens}");
+        }
     }
 }

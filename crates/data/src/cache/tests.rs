@@ -1,5 +1,7 @@
 //! Tests that the cache has the same contents after crashes, damage, races and changes.
 
+mod damage;
+
 use std::fs::{self, File, FileTimes};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -210,43 +212,6 @@ fn the_result_does_not_depend_on_the_parts() {
     let (_other, at_once) = volume();
     assert_eq!(run(&in_parts), prepare(&at_once, &mut |_| {}).unwrap());
     assert!(contents(&in_parts) == contents(&at_once));
-}
-
-/// Removes `meta.json` and creates an empty folder of parts, as if a run had been interrupted. Returns the cache
-/// folder.
-fn remove_final_files(config: &DataConfig, prepared: &PreparedCorpus) -> PathBuf {
-    let folder = config.cache_root.join(&prepared.folder);
-    fs::remove_file(folder.join("meta.json")).unwrap();
-    fs::create_dir(folder.join("parts")).unwrap();
-    folder
-}
-
-#[test]
-fn incomplete_files_are_replaced() {
-    let (_folder, config) = volume();
-    let prepared = run(&config);
-    let expected = contents(&config);
-    let folder = remove_final_files(&config, &prepared);
-    fs::write(folder.join("ids.bin"), b"from another time").unwrap();
-    fs::write(folder.join("ids.bin.0123456789abcdef.unfinished"), b"half").unwrap();
-    fs::write(folder.join("parts/000000.0123456789abcdef.partial"), b"half").unwrap();
-    fs::write(folder.join("parts/000000"), b"{\"tokenizer\":").unwrap();
-    fs::write(folder.join("parts/000001"), b"").unwrap();
-    assert_eq!(run(&config), prepared);
-    assert!(contents(&config) == expected);
-}
-
-#[test]
-fn a_damaged_cache_is_built_again() {
-    for (file, damage) in [("ids.bin", "x"), ("documents.bin", ""), ("tokenizer.json", "{}"), ("meta.json", "{")] {
-        let (_folder, config) = volume();
-        let prepared = run(&config);
-        let expected = contents(&config);
-        let folder = config.cache_root.join(&prepared.folder);
-        fs::write(folder.join(file), damage).unwrap();
-        assert_eq!(run(&config), prepared, "{file}");
-        assert!(contents(&config) == expected, "{file}");
-    }
 }
 
 #[test]

@@ -196,10 +196,13 @@ struct FileWalk<'a> {
 impl FileWalk<'_> {
     fn text(&mut self, text: &str, record: u64, is_last: bool, on_piece: &mut OnPiece) -> Result<(), DataError> {
         let number = self.file.format.number_of(record);
-        // a text with letters or digits has tokens in every vocabulary; any other text must be tokenised to find out
-        let has_tokens = || match text.contains(char::is_alphanumeric) {
+        let tokenizer = &self.walk.tokenizer;
+        // letters and digits have tokens if the tokenizer drops no characters; any other text must be tokenised to find
+        // out
+        let may_drop = tokenizer.lossy_encoding().may_drop_characters;
+        let has_tokens = || match !may_drop && text.contains(char::is_alphanumeric) {
             true => Ok(true),
-            false => self.walk.tokenizer.encode(text).map(|ids| !ids.is_empty()),
+            false => tokenizer.encode(text).map(|ids| !ids.is_empty()),
         };
         if self.is_open || has_tokens()? {
             self.piece(PieceContent::Text(text), number, on_piece)?;

@@ -124,7 +124,6 @@ impl Source for LocalFiles {
 
 fn stamp(path: &Path) -> Result<FileStamp, DataError> {
     let metadata = fs::metadata(path).map_err(DataError::io("read", path))?;
-    let nanoseconds = |seconds: i64, rest: i64| u64::try_from(seconds * 1_000_000_000 + rest).unwrap_or_default();
     Ok(FileStamp {
         size: metadata.len(),
         modified: nanoseconds(metadata.mtime(), metadata.mtime_nsec()),
@@ -133,7 +132,27 @@ fn stamp(path: &Path) -> Result<FileStamp, DataError> {
     })
 }
 
+/// Returns a file time in nanoseconds since 1970. Returns 0 for a time before 1970 or after 2554, which a damaged file
+/// system may report.
+fn nanoseconds(seconds: i64, rest: i64) -> u64 {
+    u64::try_from(i128::from(seconds) * 1_000_000_000 + i128::from(rest)).unwrap_or_default()
+}
+
 /// Returns `path` relative to `folder`.
 fn name_below(path: &Path, folder: &Path) -> String {
     path.strip_prefix(folder).unwrap_or(path).to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_may_have_any_time() {
+        assert_eq!(nanoseconds(1, 5), 1_000_000_005);
+        assert_eq!(nanoseconds(10_000_000_000, 7), 10_000_000_000_000_000_007);
+        for (seconds, rest) in [(-1, 0), (i64::MIN, 0), (i64::MAX, 999_999_999)] {
+            assert_eq!(nanoseconds(seconds, rest), 0, "{seconds}");
+        }
+    }
 }

@@ -48,11 +48,12 @@ impl Source for ObjectFiles {
 
 fn file(object: &Object) -> SourceFile {
     let name = object.uri.to_string();
+    let modified = object.modified.saturating_mul(NANOSECONDS);
     SourceFile {
         path: PathBuf::from(&name),
         name,
         matched: object.uri.key.clone(),
-        stamp: FileStamp { size: object.size, modified: object.modified * NANOSECONDS, ..FileStamp::default() },
+        stamp: FileStamp { size: object.size, modified, ..FileStamp::default() },
         // stores compute ETags in different ways, so the digest also contains the size
         digest: object.etag.as_ref().map(|etag| format!("etag:{}:{etag}", object.size)),
     }
@@ -82,5 +83,12 @@ mod tests {
             assert_eq!(object(&file).unwrap(), object_listed);
             assert!(file.digest.is_none_or(|digest| digest.starts_with("etag:5:\"")));
         }
+    }
+
+    #[test]
+    fn an_object_may_have_any_time() {
+        let uri = "s3://bucket/a.txt".parse().unwrap();
+        let object = Object { uri, size: 5, modified: u64::MAX, etag: None, version: None };
+        assert_eq!(file(&object).stamp.modified, u64::MAX);
     }
 }

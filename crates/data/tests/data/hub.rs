@@ -123,7 +123,7 @@ fn bytes_that_differ_from_the_listing_are_refused() {
 }
 
 #[test]
-fn an_outage_is_no_error_of_the_job() {
+fn a_refusal_and_offline_mode_are_errors_of_the_job() {
     let (hub, _) = hub_and_volume();
     hub.faults(|faults| faults.answers = (0..40).map(|_| PlannedAnswer::hub(404)).collect());
     let error = remote(&hub, "hf://datasets/org/plays/data/*").prepare().unwrap_err();

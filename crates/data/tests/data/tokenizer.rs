@@ -209,6 +209,15 @@ fn losses_of_a_text_are_counted() {
     }
     let text = [8, 10, 11, 9];
     assert_eq!(volume.ids(), [&[0, A, B, 1, 0, C][..], &text, &text, &[1]].concat());
+    // y.txt has no token, so z.txt is the second document
+    let prepared = volume.prepare().unwrap();
+    let index = |name: &str| {
+        let name: stagecoach_data::DocumentName = name.parse().unwrap();
+        stagecoach_data::document_indices(&volume.config, &prepared, &[name], &mut |_| {})
+    };
+    assert_eq!(index("corpus/z.txt:1").unwrap(), [1]);
+    let error = index("corpus/y.txt:1").unwrap_err().to_string();
+    assert!(error.ends_with("the file has no document with text"), "{error}");
     let volume = TestVolume::new(&[("x.txt", b"a z z b")]);
     assert_eq!(
         volume.prepare().unwrap().notes,

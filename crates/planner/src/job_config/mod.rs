@@ -182,12 +182,13 @@ impl JobConfig {
         }
     }
 
-    /// Returns the contents of `generation_config.json` in the model directory from which the job starts, if it exists.
+    /// Returns the contents of `generation_config.json` in the model directory from which the job started. Returns
+    /// `None` if the file does not exist, or if the model was deleted.
     ///
     /// # Errors
-    /// Returns an error if the file can't be read.
+    /// Returns an error if the file, or the record of the model directory, can't be read.
     pub fn generation_config(&self) -> Result<Option<Vec<u8>>, StageError> {
-        let Ok(Some(folder)) = self.initial_model() else { return Ok(None) };
+        let Some(folder) = self.remaining_initial_model()? else { return Ok(None) };
         let path = self.workspace.join(folder).join(GENERATION_CONFIG_FILE);
         read_if_exists(&path).map_err(|error| StageError::storage("read", &path, error))
     }

@@ -4,6 +4,7 @@ use stagecoach_api::job::{AdamWSpec, Device, Kernels, ModelSpec, OptimizerSpec, 
 use stagecoach_data::Tokenizer;
 use stagecoach_engine::StageError;
 use stagecoach_engine::optimize::LearningRate;
+use stagecoach_kernels::device::{NoGpu, cuda_devices, gpu_model, gpu_multiprocessors};
 use stagecoach_model::{Architecture, fine_tuned};
 
 use super::JobConfig;
@@ -77,18 +78,14 @@ impl JobConfig {
     /// # Errors
     /// Returns an error if the job requires a GPU and none is usable, or if the kernels can't be loaded on a GPU.
     pub fn device(&self, rank: usize) -> Result<tch::Device, StageError> {
-        let gpus = match self.training.device {
-            Device::Cpu => return Ok(tch::Device::Cpu),
-            Device::Auto if self.training.kernels == Kernels::Portable => return Ok(tch::Device::Cpu),
-            Device::Auto | Device::Cuda => stagecoach_kernels::device::cuda_devices(),
-        };
+        let Some(gpus) = self.usable_gpus() else { return Ok(tch::Device::Cpu) };
         match (self.training.device, gpus) {
             (Device::Cuda, Err(why)) => Err(StageError::invalid(format!(
                 "spec.training.device is Cuda and stage {rank} finds no usable GPU ({why}): assign a GPU to the stage, or set spec.training.device to Auto"
             ))),
             (_, Err(why)) => {
                 // a machine without a driver needs no warning
-                if why != stagecoach_kernels::device::NoGpu::NoDriver {
+                if why != NoGpu::NoDriver {
                     tracing::warn!("stage {rank} computes on the CPU: {why}");
                 }
                 Ok(tch::Device::Cpu)
@@ -100,6 +97,21 @@ impl JobConfig {
                 })?;
                 Ok(tch::Device::Cuda(gpu))
             }
+        }
+    }
+
+    /// Returns the model and the number of multiprocessors of the GPU of stage 0; `None` if the stage computes on the
+    /// CPU.
+    pub(crate) fn gpu(&self) -> Option<(String, u32)> {
+        self.usable_gpus()?.ok().map(|_| (gpu_model(0), gpu_multiprocessors(0)))
+    }
+
+    /// Returns the number of usable GPUs, or the reason that there are none; `None` if the job uses no GPU in any case.
+    fn usable_gpus(&self) -> Option<Result<usize, NoGpu>> {
+        match self.training.device {
+            Device::Cpu => None,
+            Device::Auto if self.training.kernels == Kernels::Portable => None,
+            Device::Auto | Device::Cuda => Some(cuda_devices()),
         }
     }
 }

@@ -136,9 +136,7 @@ pub(crate) fn connect(
     }
     let mut channels = BTreeMap::new();
     for (links, config) in begun {
-        let peer = config.peer;
-        let channel = Channel::start(config).map_err(|error| broken(peer, &error.to_string(), false, &[]))?;
-        let channel = Arc::new(channel);
+        let channel = Arc::new(Channel::start(config)?);
         // the first message makes NCCL connect its transports before training waits for a message
         let tensor = Tensor::zeros([1], (Kind::Float, endpoint.device));
         channel.enqueue(Message { link: links[0], tag: 0, tensor, arrivals: None })?;

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use stagecoach_data::{CorpusSource, DataError, Dataset, HeldOut, OnBadRecord};
+use stagecoach_test_wait::until;
 
 use super::{BATCH, documents, json_lines, stream, train, volume};
 use crate::common::{TestVolume, open_stream};
@@ -70,10 +71,14 @@ fn parts_of_windows_are_never_taken_for_windows() {
     let undisturbed = train(&open_stream(&config, &[]), 0, 0..12);
     let prepared = stagecoach_data::prepare(&config, &mut |_| {}).unwrap();
     let windows = config.streaming.as_ref().unwrap().folder.join(&prepared.folder).join("0");
-    // one window is partly removed, one is truncated, and one is unfinished
+    // one window is partly removed, one is truncated, one has a damaged header, and one is unfinished
     fs::remove_file(windows.join("0000000000/ids.bin")).unwrap();
     let damaged = windows.join("0000000001/ids.bin");
     fs::File::options().write(true).open(&damaged).unwrap().set_len(1).unwrap();
+    let path = windows.join("0000000002/window.json");
+    let mut header: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    header["documents"] = u64::MAX.into();
+    fs::write(&path, header.to_string()).unwrap();
     let unfinished = windows.join("unfinished-0123456789abcdef");
     fs::create_dir(&unfinished).unwrap();
     let of_another_cache = windows.parent().unwrap().with_file_name("0123456789abcdef0123456789abcdef");
@@ -138,15 +143,7 @@ fn an_unneeded_maker_ends_within_its_window() {
     stream(&mut volume, 1 << 28);
     let dataset = open_stream(&volume.config, &[]);
     let runs = || threads().contains(&"data-23".to_owned());
-    let waited = std::time::Instant::now();
-    while !runs() {
-        assert!(waited.elapsed().as_secs() < 60, "the thread did not start");
-        std::thread::yield_now();
-    }
+    until("the thread to start", || runs().then_some(()));
     drop(dataset);
-    let waited = std::time::Instant::now();
-    while runs() {
-        assert!(waited.elapsed().as_secs() < 60, "the thread did not end");
-        std::thread::yield_now();
-    }
+    until("the thread to end", || (!runs()).then_some(()));
 }

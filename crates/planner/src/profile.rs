@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use stagecoach_api::job::{Recompute, TOKEN_CACHE};
+use stagecoach_api::job::{Kernels, Recompute, TOKEN_CACHE};
 use stagecoach_engine::StageError;
 use stagecoach_files::write_atomically;
 use stagecoach_kernels as kernels;
@@ -106,11 +106,16 @@ fn key_on(config: &JobConfig, architecture: &dyn Architecture, gpu: Option<(Stri
         "transport": config.job.spec.pipeline.transport,
         "encryption": config.job.spec.pipeline.encryption,
         "processor": stagecoach_os::processor_model(),
-        "gpu": gpu,
-        "trainingKernels": config.training.kernels,
         "kernels": kernels::version(device),
         "isa": kernels::cpu_capability(),
     });
+    // the profiles of earlier versions, which have neither of these fields, are found on the CPU with the default kernels
+    if let Some(gpu) = gpu {
+        key["gpu"] = json!(gpu);
+    }
+    if config.training.kernels != Kernels::default() {
+        key["trainingKernels"] = json!(config.training.kernels);
+    }
     if config.training.freezes_weights() {
         key["trained"] = json!([config.training.lora, config.training.freeze]);
     }

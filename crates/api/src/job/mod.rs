@@ -35,7 +35,10 @@ pub use condition::{Condition, condition_reason, condition_type};
 pub use data::{CredentialsSpec, DataFormat, DataSpec, OnBadRecord, OnLongConversation, SpecialTokens};
 pub use elastic::ElasticSpec;
 pub use evaluation::{EvaluationSet, EvaluationSpec};
-pub use model::{LlamaSpec, ModelSpec, ModelTag, ModelType, PretrainedSpec};
+pub use model::{
+    LlamaSpec, MAX_ATTENTION_HEADS, MAX_HEAD_DIM, MAX_HIDDEN_LAYERS, MAX_HIDDEN_SIZE, MAX_INTERMEDIATE_SIZE,
+    MAX_POSITIONS, MAX_VOCAB_SIZE, ModelSpec, ModelTag, ModelType, PretrainedSpec,
+};
 pub use number::{FloatString, Quantity};
 pub(crate) use object_name::wrong_object_name;
 pub use path::SOURCE_SCHEMES;

@@ -31,6 +31,23 @@ string_enum! {
     }
 }
 
+// No known model reaches these limits. Without them, the number of bytes of a model might not fit into 64 bits.
+
+/// The largest width of the residual stream.
+pub const MAX_HIDDEN_SIZE: u32 = 1 << 17;
+/// The largest number of decoder layers.
+pub const MAX_HIDDEN_LAYERS: u32 = 1 << 12;
+/// The largest number of query heads, and of key and value heads.
+pub const MAX_ATTENTION_HEADS: u32 = 1 << 12;
+/// The largest width of a head.
+pub const MAX_HEAD_DIM: u32 = 1 << 12;
+/// The largest inner width of the feed-forward layers.
+pub const MAX_INTERMEDIATE_SIZE: u32 = 1 << 20;
+/// The largest size of the vocabulary.
+pub const MAX_VOCAB_SIZE: u32 = 1 << 24;
+/// The largest number of positions.
+pub const MAX_POSITIONS: u32 = 1 << 24;
+
 /// The configuration of a Llama. The fields have the names of Hugging Face's `config.json`, in camel case.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -39,32 +56,32 @@ pub struct LlamaSpec {
     #[serde(default)]
     pub model_type: ModelType,
     /// The width of the residual stream.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = MAX_HIDDEN_SIZE))]
     pub hidden_size: u32,
     /// The number of decoder layers.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = MAX_HIDDEN_LAYERS))]
     pub num_hidden_layers: u32,
     /// The number of query heads.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = MAX_ATTENTION_HEADS))]
     pub num_attention_heads: u32,
     /// The number of key and value heads, a divisor of `numAttentionHeads`. Defaults to `numAttentionHeads`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = MAX_ATTENTION_HEADS))]
     pub num_key_value_heads: Option<u32>,
     /// The width of a head. Defaults to `hiddenSize / numAttentionHeads`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = MAX_HEAD_DIM))]
     pub head_dim: Option<u32>,
     /// The inner width of the SwiGLU feed-forward layers.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = MAX_INTERMEDIATE_SIZE))]
     pub intermediate_size: u32,
     /// The size of the vocabulary. Defaults to the size of the tokenizer's vocabulary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = MAX_VOCAB_SIZE))]
     pub vocab_size: Option<u32>,
     /// The length, in tokens, of the longest sequence that the model supports.
     #[serde(default = "super::default_number::<2048>")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = MAX_POSITIONS))]
     pub max_position_embeddings: u32,
     /// The base of the rotary embedding's wavelengths.
     #[serde(default = "rope_theta")]

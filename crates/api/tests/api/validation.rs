@@ -119,7 +119,7 @@ fn each_rule_has_its_sentence() {
             "60",
             "spec.model.llama.headDim: is 15; rotary embeddings rotate pairs of elements, so it must be even",
         ),
-        ("model.llama.numHiddenLayers", "0", "spec.model.llama.numHiddenLayers: is 0; it must be at least 1"),
+        ("model.llama.numHiddenLayers", "0", "spec.model.llama.numHiddenLayers: is 0; it must be from 1 to 4096"),
         ("model.llama.ropeTheta", "0", "spec.model.llama.ropeTheta: is 0; it must be a number above 0"),
         (
             "model.llama.vocabSize",

@@ -3,6 +3,10 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use stagecoach_api::job::{
+    MAX_ATTENTION_HEADS, MAX_HEAD_DIM, MAX_HIDDEN_LAYERS, MAX_HIDDEN_SIZE, MAX_INTERMEDIATE_SIZE, MAX_POSITIONS,
+    MAX_VOCAB_SIZE,
+};
 
 use super::config::LlamaConfig;
 use super::families::{LlamaFamily, SlidingWindow};
@@ -63,6 +67,18 @@ impl LlamaFamily {
         let LlamaConfig { num_attention_heads: heads, num_key_value_heads: kv, head_dim, .. } = config;
         if heads % kv != 0 {
             return Err(format!("num_key_value_heads is {kv}, expected a divisor of the {heads} num_attention_heads"));
+        }
+        let sizes = [
+            ("hidden_size", config.hidden_size, MAX_HIDDEN_SIZE),
+            ("num_hidden_layers", config.num_hidden_layers, MAX_HIDDEN_LAYERS),
+            ("num_attention_heads", heads, MAX_ATTENTION_HEADS),
+            ("head_dim", head_dim, MAX_HEAD_DIM),
+            ("intermediate_size", config.intermediate_size, MAX_INTERMEDIATE_SIZE),
+            ("vocab_size", config.vocab_size, MAX_VOCAB_SIZE),
+            ("max_position_embeddings", config.max_position_embeddings, MAX_POSITIONS),
+        ];
+        if let Some((field, size, most)) = sizes.iter().find(|(_, size, most)| *size > *most as usize) {
+            return Err(format!("{field} is {size}, expected at most {most}"));
         }
         if head_dim % 2 != 0 || head_dim == 0 {
             return Err(format!("head_dim is {head_dim}, expected an even number, for the rotation"));

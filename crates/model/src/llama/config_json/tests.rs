@@ -257,3 +257,12 @@ fn lengths_are_written_as_whole_numbers() {
     let written = config.to_json();
     assert_eq!(written["rope_scaling"]["original_max_position_embeddings"].to_string(), "8192");
 }
+
+#[test]
+fn sizes_whose_products_do_not_fit_into_64_bits_are_refused() {
+    let fields = "hidden_size num_hidden_layers num_attention_heads head_dim intermediate_size vocab_size max_position_embeddings";
+    for field in fields.split(' ') {
+        let refused = parse(json!({ field: 1_u64 << 32 })).unwrap_err();
+        assert!(refused.starts_with(&format!("{field} is 4294967296, expected at most ")), "{refused}");
+    }
+}

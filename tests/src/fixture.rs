@@ -150,11 +150,11 @@ impl Fixture {
         if !case.fault.is_empty() {
             launcher.env(FAULT_VARIABLE, case.fault).env(RECORDS_VARIABLE, &notes);
         }
-        let mut outcome = finish(&mut launcher, &notes);
+        let mut outcome = run_to_its_end(&mut launcher, &notes);
         // if another process took a port, a run without restarts has failed before it trained anything, so the loop
         // runs the command again
         while case.restarts == 0 && !outcome.status.success() && outcome.stdout.contains(PORT_TAKEN) {
-            outcome = finish(&mut launcher, &notes);
+            outcome = run_to_its_end(&mut launcher, &notes);
         }
         outcome.result = fs::read(folder.join("result.json")).ok().and_then(|b| serde_json::from_slice(&b).ok());
         Ran { outcome, folder, notes }
@@ -166,7 +166,7 @@ impl Fixture {
 ///
 /// # Panics
 /// If the command does not end in time. This function kills the command before it panics.
-pub fn finish(command: &mut Command, notes: &Path) -> Outcome {
+pub fn run_to_its_end(command: &mut Command, notes: &Path) -> Outcome {
     fs::create_dir_all(notes).unwrap();
     let log = |name: &str| File::create(notes.join(name)).unwrap();
     command.stdin(Stdio::null()).stdout(log("stdout")).stderr(log("stderr"));
@@ -262,15 +262,18 @@ pub fn flip(file: &Path) {
     fs::write(file, bytes).unwrap();
 }
 
-/// Returns the steps that a job's metrics record.
+/// Returns the lines of the metrics in a job's folder.
 ///
 /// # Panics
 /// If the metrics can't be read.
-pub fn recorded_steps(metrics: &Path) -> Vec<u64> {
-    let text = fs::read_to_string(metrics).unwrap();
-    text.lines()
-        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["step"].as_u64().unwrap())
-        .collect()
+pub fn records(folder: &Path) -> Vec<serde_json::Value> {
+    let text = fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Returns the steps that the metrics in a job's folder record.
+pub fn recorded_steps(folder: &Path) -> Vec<u64> {
+    records(folder).iter().map(|record| record["step"].as_u64().unwrap()).collect()
 }
 
 /// Returns every file below a folder, sorted.

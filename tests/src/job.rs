@@ -114,6 +114,14 @@ impl TestJob {
         is_nccl.then(|| (nccl::LOADER_PATH, nccl::loader_path())).into_iter().collect()
     }
 
+    /// Returns the job file with `model` (YAML, indented by two) as its model, and with the tokenizer file `tokenizer`.
+    pub fn yaml_with(&self, model: &str, tokenizer: &str) -> String {
+        let yaml = self.yaml();
+        let (from, to) = (yaml.find("  model:").unwrap(), yaml.find("  data:").unwrap());
+        let tokenizer = format!("{{type: File, file: {{path: {tokenizer}}}}}");
+        format!("{}{model}{}", &yaml[..from], &yaml[to..]).replace("{type: Train, train: {vocabSize: 300}}", &tokenizer)
+    }
+
     /// Returns the job file.
     pub fn yaml(&self) -> String {
         let TestJob { name, stages, layers, schedule, partition, transport, recompute, precision, .. } = self;

@@ -1,6 +1,6 @@
 //! `stagecoach run` as a child process of the test.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
@@ -25,6 +25,18 @@ fn built(name: &str) -> PathBuf {
     let own = std::env::current_exe().unwrap();
     let mut built = own.ancestors().skip(1).take(2).map(|folder| folder.join(name));
     built.find(|path| path.is_file()).unwrap_or_else(|| panic!("{name} is not built: run `cargo build` first"))
+}
+
+/// Runs the binary under test. Returns the exit code, and stdout followed by stderr.
+pub fn run(arguments: &[&str]) -> (Option<i32>, String) {
+    run_command(Command::new(stagecoach()).args(arguments))
+}
+
+/// Like [`run`], with the command `command`.
+pub fn run_command(command: &mut Command) -> (Option<i32>, String) {
+    let output = command.output().unwrap();
+    let printed = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    (output.status.code(), printed)
 }
 
 /// Returns the last lines of the output of a launcher and its stages, and the state of each stage's threads.
@@ -302,6 +314,12 @@ pub fn checkpoints(folder: &Path) -> Vec<u64> {
 /// Returns the step of the newest checkpoint in a job's folder, or 0 without a checkpoint.
 pub fn saved(folder: &Path) -> u64 {
     checkpoints(folder).last().copied().unwrap_or(0)
+}
+
+/// Returns the names of the fences in a job's folder that groups hold.
+pub fn fences(folder: &Path) -> BTreeSet<String> {
+    let entries = std::fs::read_dir(folder.join("fences")).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).filter(|name| !name.contains('.')).collect()
 }
 
 /// Sends a signal to a process that the test started.

@@ -26,7 +26,8 @@ pub use hashes::Hashes;
 pub use in_process::{InProcessStage, TIMEOUT, in_process_group};
 pub use job::TestJob;
 pub use launched::{
-    Launched, Outcome, checkpoints, entrypoint, only_child, recorded_state, saved, says, signal, stagecoach, stages,
+    Launched, Outcome, checkpoints, entrypoint, fences, only_child, recorded_state, run, run_command, saved, says,
+    signal, stagecoach, stages,
 };
 pub use stagecoach_test_wait::{Deadline, is_gone, spawn, until, until_within};
 pub use undisturbed::{ends_undisturbed, undisturbed};
@@ -65,8 +66,7 @@ pub fn no_file_has(folder: &std::path::Path, word: &str) {
 /// Returns the peak resident memory, in bytes, of each stage of the job in `folder`. The last line of the job's metrics
 /// contains these numbers.
 pub fn peak_bytes(folder: &std::path::Path) -> Vec<u64> {
-    let metrics = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
-    let last: serde_json::Value = serde_json::from_str(metrics.lines().last().unwrap()).unwrap();
+    let last = fixture::records(folder).pop().unwrap();
     last["peakBytes"].as_array().unwrap().iter().map(|bytes| bytes.as_u64().unwrap()).collect()
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::stagecoach;
+use crate::{run_command, stagecoach};
 
 /// The environment variable with the folders that the loader searches first.
 pub const LOADER_PATH: &str = "LD_LIBRARY_PATH";
@@ -61,8 +61,7 @@ pub fn is_here_with(test: &str, environment: &[(&str, &str)]) -> bool {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args([test, "--exact", "--nocapture"]).env(LOADER_PATH, loader_path()).env(IS_HERE, "1");
     child.envs(environment.iter().copied());
-    let output = child.output().unwrap();
-    let printed = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
+    let (code, printed) = run_command(&mut child);
+    assert!(code == Some(0) && printed.contains("1 passed"), "{printed}");
     false
 }

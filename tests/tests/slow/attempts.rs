@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 
 use stagecoach_tests::block_io::{self, IoBlock};
 use stagecoach_tests::faulty::{FAULT_VARIABLE, RECORDS_VARIABLE};
-use stagecoach_tests::fixture::recorded_steps;
+use stagecoach_tests::fixture::{contents, files, recorded_steps};
 use stagecoach_tests::phases::{Phase, stop_in};
-use stagecoach_tests::{Deadline, Ended, Group, Hashes, TestJob, corpus, saved, undisturbed, until};
+use stagecoach_tests::{Deadline, Ended, Group, Hashes, TestJob, corpus, fences, saved, undisturbed, until};
 
 /// The time at which the older group continues.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -64,27 +64,14 @@ fn job(keep: u64) -> TestJob {
     }
 }
 
-/// Returns the hash of the content of every file below `folder`, by path.
-fn files(folder: &Path) -> BTreeMap<String, blake3::Hash> {
-    let mut found = BTreeMap::new();
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        match entry.file_type().unwrap().is_dir() {
-            true => found.extend(files(&entry.path()).into_iter().map(|(path, hash)| (format!("{name}/{path}"), hash))),
-            false => drop(found.insert(name, blake3::hash(&std::fs::read(entry.path()).unwrap()))),
-        }
-    }
-    found
-}
-
 /// Returns the files that a group relies on: all files except the fences, since each group has a separate fence.
-fn relied_on(folder: &Path) -> BTreeMap<String, blake3::Hash> {
-    files(folder).into_iter().filter(|(path, _)| !path.starts_with("fences/")).collect()
+fn relied_on(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    contents(folder).into_iter().filter(|(path, _)| !path.starts_with("fences")).collect()
 }
 
 /// Returns the paths of the files that differ between `before` and `after`.
-fn changed(before: &BTreeMap<String, blake3::Hash>, after: &BTreeMap<String, blake3::Hash>) -> BTreeSet<String> {
-    let paths: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+fn changed(before: &BTreeMap<PathBuf, Vec<u8>>, after: &BTreeMap<PathBuf, Vec<u8>>) -> BTreeSet<PathBuf> {
+    let paths: BTreeSet<&PathBuf> = before.keys().chain(after.keys()).collect();
     paths.into_iter().filter(|path| before.get(*path) != after.get(*path)).cloned().collect()
 }
 
@@ -103,17 +90,12 @@ fn checkpoints(folder: &Path) -> BTreeMap<String, u64> {
 
 /// Returns the files of all committed checkpoints. Excludes the probe, a folder that a starting group writes beside the
 /// checkpoints and then removes.
-fn checkpoint_files(folder: &Path) -> BTreeMap<String, blake3::Hash> {
+fn checkpoint_files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let files_of_checkpoint = |name: String| {
-        let files = files(&folder.join("checkpoints").join(&name));
-        files.into_iter().map(move |(path, hash)| (format!("{name}/{path}"), hash))
+        let files = contents(&folder.join("checkpoints").join(&name));
+        files.into_iter().map(move |(path, bytes)| (Path::new(&name).join(path), bytes))
     };
     checkpoints(folder).into_keys().flat_map(files_of_checkpoint).collect()
-}
-
-fn fences(folder: &Path) -> BTreeSet<String> {
-    let entries = std::fs::read_dir(folder.join("fences")).into_iter().flatten().flatten();
-    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).filter(|name| !name.contains('.')).collect()
 }
 
 /// The numbers of the attempts. The first group leaves checkpoints that the older group can load. The older group and
@@ -207,23 +189,17 @@ fn met(case: AttemptCase) {
         None => all_done(case, &newer.finish()),
     }
 
-    let result: serde_json::Value =
-        serde_json::from_slice(&std::fs::read(folder.join("result.json")).unwrap()).unwrap();
-    assert_eq!(Hashes::of(&result), undisturbed(&newer_job), "{case:?}");
+    assert_eq!(Hashes::read(&folder), undisturbed(&newer_job), "{case:?}");
     // the newer group removes nothing, so it must still have every checkpoint from before the older group continued
     let after = checkpoint_files(&folder);
-    for (path, hash) in &before {
-        assert_eq!(after.get(path), Some(hash), "{case:?}: {path}");
+    for (path, bytes) in &before {
+        assert!(after.get(path) == Some(bytes), "{case:?}: {}", path.display());
     }
     for (name, attempt) in checkpoints(&folder) {
         assert!(attempt == NEWER || committed.contains_key(&name), "{case:?}: {name} is of attempt {attempt}");
     }
     assert!(files(&folder.join("damaged")).is_empty(), "{case:?}");
-    assert_eq!(
-        recorded_steps(&folder.join("metrics.jsonl")),
-        (1..=newer_job.steps).collect::<Vec<_>>(),
-        "{case:?}: metrics.jsonl"
-    );
+    assert_eq!(recorded_steps(&folder), (1..=newer_job.steps).collect::<Vec<_>>(), "{case:?}: metrics.jsonl");
     for Ended { code, termination_message, .. } in &ended {
         assert!(
             code.is_some_and(|code| code != 0),
@@ -308,7 +284,7 @@ fn what_older_groups_left_is_removed_behind_training() {
     let mut group = Group::start_program(faulty, &env, workspace.path(), &job(2), "a", FIRST);
     block_io::held(&records, || group.is_whole());
     until("the end of training", || folder.join("result.json").exists().then_some(()));
-    assert!(files(&folder.join("fences")).keys().any(|path| path.ends_with("stage-0.model.safetensors")));
+    assert!(files(&folder.join("fences")).iter().any(|path| path.ends_with("stage-0.model.safetensors")));
     block_io::release(&records);
     // the group ends only after the sweep, so that it leaves no leftovers
     group.finish().iter().for_each(|ended| assert_eq!(ended.code, Some(0), "{}", ended.log));
@@ -332,5 +308,5 @@ fn a_result_reported_late_changes_nothing() {
     older.resume();
     report(case, &older.group.finish());
     assert_eq!(changed(&everything, &relied_on(&folder)), BTreeSet::new());
-    assert_eq!(recorded_steps(&folder.join("metrics.jsonl")), (1..=STEPS + 40).collect::<Vec<_>>());
+    assert_eq!(recorded_steps(&folder), (1..=STEPS + 40).collect::<Vec<_>>());
 }

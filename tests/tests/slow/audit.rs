@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use stagecoach_checkpoint::{FileSystemVolume, Manifest, read_manifest};
-use stagecoach_tests::fixture::copy;
-use stagecoach_tests::{Launched, TestJob, checkpoints, corpus, each, text};
+use stagecoach_tests::fixture::{copy, records};
+use stagecoach_tests::{Launched, TestJob, checkpoints, corpus, each, run, text};
 
-use crate::replay::{change_manifest, change_metrics, disturbed, job, run};
+use crate::replay::{change_manifest, change_metrics, disturbed, job};
 
 /// The workspace with the runs from which the test makes forgeries.
 struct Forge {
@@ -57,11 +57,6 @@ fn small() -> TestJob {
 
 fn manifest(job: &Path, step: u64) -> Manifest {
     read_manifest(&FileSystemVolume::new(job), step).unwrap()
-}
-
-fn lines(job: &Path) -> Vec<Value> {
-    let text = std::fs::read_to_string(job.join("metrics.jsonl")).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// Removes the receipts (hashes over all steps so far) and each checkpoint's link to the previous checkpoint. Records
@@ -149,7 +144,7 @@ impl Forge {
             until(20, "2e-2");
             claim(1e-2);
             until(STEPS, "1e-2");
-            let honest = lines(&self.honest());
+            let honest = records(&self.honest());
             change_metrics(&folder, |lines| {
                 lines
                     .iter_mut()

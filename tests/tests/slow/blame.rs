@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use stagecoach_tests::fixture::contents;
-use stagecoach_tests::{Launched, TestJob, corpus, stagecoach, text};
+use stagecoach_tests::fixture::{contents, records};
+use stagecoach_tests::{Launched, TestJob, corpus, run, stagecoach, text};
 
 use crate::conversations;
-use crate::replay::{change_metrics, job, run};
+use crate::replay::{change_metrics, job};
 
 /// The words of a regular document. The document repeats them in this order, and starts with any of them.
 const CYCLE: [&str; 12] = ["ka", "lo", "mi", "ren", "su", "tal", "vo", "wen", "xi", "yor", "zu", "be"];
@@ -62,8 +62,7 @@ fn names(step: &Value) -> Vec<&str> {
 }
 
 fn line(folder: &Path, step: u64) -> Value {
-    let metrics = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
-    serde_json::from_str(metrics.lines().nth(step as usize - 1).unwrap()).unwrap()
+    records(folder).swap_remove(step as usize - 1)
 }
 
 fn close(one: f64, other: f64, tolerance: f64) -> bool {

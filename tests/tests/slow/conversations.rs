@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use stagecoach_tests::{Hashes, Launched, Outcome, TestJob, corpus, says, signal, stagecoach};
+use stagecoach_tests::{Hashes, Launched, Outcome, TestJob, corpus, hugging_face, run, says, signal, text};
 
 const TEMPLATE: &str = "{% for message in messages %}{% if message.role == 'tool' %}{{ raise_exception('no tools') }}\
     {% endif %}[BOT]{{ message.role }}\n{{ message.content }}[EOT]{% endfor %}\
@@ -29,9 +29,8 @@ pub(crate) fn workspace() -> tempfile::TempDir {
     let workspace = corpus::workspace();
     let model = workspace.path().join("model");
     std::fs::create_dir_all(&model).unwrap();
-    let tiny = Path::new(env!("CARGO_MANIFEST_DIR")).join("hugging_face/tiny-llama");
     for name in ["tokenizer.json", "tokenizer_config.json"] {
-        std::fs::copy(tiny.join(name), model.join(name)).unwrap();
+        std::fs::copy(hugging_face().join(name), model.join(name)).unwrap();
     }
     std::fs::write(model.join("chat_template.jinja"), TEMPLATE).unwrap();
     std::fs::write(workspace.path().join("corpus/chat.jsonl"), conversations()).unwrap();
@@ -62,7 +61,6 @@ pub(crate) fn start(workspace: &Path, job: &TestJob) -> Launched {
 
 pub(crate) fn finished(launched: Launched, workspace: &Path) -> (Hashes, Outcome) {
     let outcome = launched.finish(workspace);
-    assert!(outcome.status.success(), "{}\n{}", outcome.stdout, outcome.stderr);
     (outcome.hashes(), outcome)
 }
 
@@ -100,15 +98,13 @@ fn data_show_marks_what_is_trained_on() {
     let file = workspace.join("job.yaml");
     std::fs::write(&file, job("Never").yaml()).unwrap();
     let show = |arguments: &[&str]| {
-        let mut command = std::process::Command::new(stagecoach());
-        command.args(["data", "show"]).arg(&file).arg("--workspace").arg(workspace).args(TOKENIZER).args(arguments);
-        let output = command.output().unwrap();
-        (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+        let always = ["data", "show", text(&file), "--workspace", text(workspace)];
+        run(&[&always[..], &TOKENIZER, arguments].concat())
     };
     let (code, shown) = show(&["--document", "2"]);
     let second: Value = serde_json::from_str(conversations().lines().nth(1).unwrap()).unwrap();
-    let text = |message: usize| second["messages"][message]["content"].as_str().unwrap();
-    let expected = format!("[BOT]user\n{}[EOT][BOT]assistant\n⟦{}[EOT]⟧\n\n", text(0), text(1));
+    let content = |message: usize| second["messages"][message]["content"].as_str().unwrap();
+    let expected = format!("[BOT]user\n{}[EOT][BOT]assistant\n⟦{}[EOT]⟧\n\n", content(0), content(1));
     assert!(code == Some(0) && shown.starts_with("document 2: corpus/chat.jsonl:2, "), "{shown}");
     assert!(shown.ends_with(&expected), "{shown}\n{expected}");
     let (code, shown) = show(&[]);

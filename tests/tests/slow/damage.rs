@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use stagecoach_checkpoint::{Manifest, paths};
-use stagecoach_tests::fixture::{COMMITTED, Case, Fixture, Ran, contents, finish, flip};
+use stagecoach_tests::fixture::{COMMITTED, Case, Fixture, Ran, contents, flip, run_to_its_end};
 use stagecoach_tests::{each, says, stagecoach};
 
 const CHECKPOINT: &str = "{everySteps: 2, keepLast: 9, mode: Sync}";
@@ -254,7 +254,7 @@ fn a_read_only_volume_is_named() {
     unshare.args(["--mount", "sh", "-c", script, "sh"]).arg(&folder).arg(stagecoach());
     unshare.arg("run").arg(fixture.job(&case("fixed"))).arg("--workspace").arg(fixture.path(""));
     let outcome = match Command::new("unshare").arg("--version").output() {
-        Ok(_) => finish(&mut unshare, &fixture.path("fixed.notes")),
+        Ok(_) => run_to_its_end(&mut unshare, &fixture.path("fixed.notes")),
         Err(_) => return println!("without a real mount: there is no `unshare`"),
     };
     if !outcome.stdout.contains("mounted") {

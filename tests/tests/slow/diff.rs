@@ -3,36 +3,18 @@
 
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
-use stagecoach_tests::fixture::copy;
-use stagecoach_tests::{Launched, TestJob, corpus, each, text};
+use stagecoach_tests::fixture::{copy, records};
+use stagecoach_tests::{Launched, TestJob, corpus, each, run, text};
 
 use crate::audit::flip;
-use crate::replay::{job, run};
+use crate::fine_tuning::file_tensors;
+use crate::replay::job;
 
 /// Trains `job` under the name `name`. Returns the job's folder.
 fn train(workspace: &Path, name: &str, job: TestJob, set: &[&str]) -> PathBuf {
     let arguments: Vec<&str> = set.iter().flat_map(|set| ["--set", *set]).collect();
     Launched::start(workspace, &TestJob { name: name.into(), ..job }, &arguments).finish(workspace).hashes();
     workspace.join(name)
-}
-
-/// Returns the tensors of a safetensors file: name, shape and 32-bit values.
-fn tensors(path: &Path) -> Vec<(String, Vec<u64>, Vec<f32>)> {
-    let bytes = std::fs::read(path).unwrap();
-    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-    let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
-    let data = &bytes[8 + length..];
-    let read = |entry: &Value| {
-        let at = |index: usize| entry["data_offsets"][index].as_u64().unwrap() as usize;
-        assert_eq!(entry["dtype"], "F32");
-        let values = data[at(0)..at(1)].chunks(4).map(|four| f32::from_le_bytes(four.try_into().unwrap()));
-        (entry["shape"].as_array().unwrap().iter().map(|dim| dim.as_u64().unwrap()).collect(), values.collect())
-    };
-    let entries = header.as_object().unwrap().iter().filter(|(name, _)| *name != "__metadata__");
-    let mut tensors: Vec<_> = entries.map(|(name, entry)| (name, read(entry))).collect();
-    tensors.sort_by_key(|(name, _)| *name);
-    tensors.into_iter().map(|(name, (shape, values))| (name.clone(), shape, values)).collect()
 }
 
 #[test]
@@ -52,22 +34,20 @@ fn the_tensors_of_a_step_are_the_same_over_any_stages() {
         };
         let file = dump("1", &["*"]);
         assert!(std::fs::read(&file).unwrap() == std::fs::read(dump("3", &["*"])).unwrap(), "{name}");
-        let all = tensors(&file);
+        let all = file_tensors(&file);
         // two tensors for each of the four layers and the norm, and two for each weight of the checkpoint
-        let weights = all.iter().filter(|(name, ..)| name.ends_with("weight.value")).count();
+        let weights = all.keys().filter(|name| name.ends_with("weight.value")).count();
         assert_eq!(all.len(), 2 * (job.layers + 1) + 2 * weights);
         let outputs = all.iter().filter(|(name, ..)| name.starts_with("layer.") && name.ends_with("output"));
-        for (name, shape, _) in outputs {
+        for (name, (shape, _)) in outputs {
             assert_eq!(shape, &[12 * 24, 32], "{name}");
         }
         // the norm of the gradients of all weights is the gradient norm of the step
         let gradients = all.iter().filter(|(name, ..)| name.ends_with("weight.gradient"));
-        let squares: f64 = gradients.flat_map(|(_, _, values)| values).map(|value| f64::from(*value).powi(2)).sum();
-        let metrics = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
-        let line: Value = serde_json::from_str(metrics.lines().nth(13).unwrap()).unwrap();
-        let norm = line["gradientNorm"].as_f64().unwrap();
+        let squares: f64 = gradients.flat_map(|(_, (_, values))| values).map(|value| f64::from(*value).powi(2)).sum();
+        let norm = records(&folder)[13]["gradientNorm"].as_f64().unwrap();
         assert!((squares.sqrt() / norm - 1.0).abs() < 1e-6, "{} {norm}", squares.sqrt());
-        let some: Vec<String> = tensors(&dump("2", &["layer.*.output"])).into_iter().map(|(name, ..)| name).collect();
+        let some: Vec<String> = file_tensors(&dump("2", &["layer.*.output"])).into_keys().collect();
         assert_eq!(some, ["layer.0.output", "layer.1.output", "layer.2.output", "layer.3.output"]);
     }
     let (code, printed) =

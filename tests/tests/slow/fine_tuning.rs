@@ -3,14 +3,18 @@
 //! documented weights.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
-use stagecoach_tests::{Launched, Outcome, TestJob, corpus, saved, says, signal, stagecoach, until};
+use stagecoach_tests::fixture::flip;
+use stagecoach_tests::{
+    Launched, Outcome, TestJob, corpus, run as command, run_command, saved, says, signal, stagecoach,
+};
 
-use crate::initial::{pretrained, tiny, yaml};
+use crate::initial::{init_from, pretrained, tiny, yaml};
+use crate::silent_corruption::audits;
 
 const LORA: &str = "training.lora={rank: 4, alpha: 6}";
 const FREEZE: &str = "training.freeze=[model.embed_tokens.*, '*.layers.0.*', '*.up_proj.*']";
@@ -44,43 +48,42 @@ fn workspace() -> tempfile::TempDir {
     workspace
 }
 
-/// Runs a command of the trainer. Returns whether it succeeded, and its output.
-fn command(arguments: &[&str]) -> (bool, String) {
-    let output = Command::new(stagecoach()).args(arguments).output().unwrap();
-    let text = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8(text).unwrap())
-}
-
 fn succeeds(arguments: &[&str]) -> String {
-    let (success, text) = command(arguments);
-    assert!(success, "{arguments:?}: {text}");
+    let (code, text) = command(arguments);
+    assert_eq!(code, Some(0), "{arguments:?}: {text}");
     text
 }
 
-/// Returns the tensors of the safetensors files in `folder` whose file names match, with their shapes and their values
-/// in fp32.
-fn tensors(folder: &Path, is_of: fn(&str) -> bool) -> BTreeMap<String, (Vec<usize>, Vec<f32>)> {
-    let mut tensors = BTreeMap::new();
-    for entry in std::fs::read_dir(folder).unwrap().flatten() {
-        let name = entry.file_name().into_string().unwrap();
-        if !name.ends_with(".safetensors") || !is_of(&name) {
-            continue;
-        }
-        let bytes = std::fs::read(entry.path()).unwrap();
-        for (name, view) in SafeTensors::deserialize(&bytes).unwrap().iter() {
-            let values = match view.dtype() {
-                Dtype::F32 => view.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect(),
-                Dtype::BF16 => view
-                    .data()
-                    .chunks_exact(2)
-                    .map(|b| f32::from_bits(u32::from(u16::from_le_bytes(b.try_into().unwrap())) << 16))
-                    .collect(),
-                other => panic!("{other:?}"),
-            };
-            tensors.insert(name.to_owned(), (view.shape().to_vec(), values));
-        }
-    }
-    tensors
+/// Tensors by name, with their shapes and their values in fp32.
+type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
+
+/// Returns the tensors of the safetensors files in `folder` whose file names match.
+fn tensors(folder: &Path, is_of: fn(&str) -> bool) -> Tensors {
+    let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let is_wanted = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        name.ends_with(".safetensors") && is_of(name)
+    };
+    paths.filter(is_wanted).flat_map(|path| file_tensors(&path)).collect()
+}
+
+/// Returns the tensors of a safetensors file.
+pub(crate) fn file_tensors(file: &Path) -> Tensors {
+    let bytes = std::fs::read(file).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let tensors = tensors.iter().map(|(name, view)| {
+        let values: Vec<f32> = match view.dtype() {
+            Dtype::F32 => view.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect(),
+            Dtype::BF16 => view
+                .data()
+                .chunks_exact(2)
+                .map(|b| f32::from_bits(u32::from(u16::from_le_bytes(b.try_into().unwrap())) << 16))
+                .collect(),
+            other => panic!("{other:?}"),
+        };
+        (name.to_owned(), (view.shape().to_vec(), values))
+    });
+    tensors.collect()
 }
 
 #[test]
@@ -95,7 +98,7 @@ fn a_part_of_a_model_trains_alike_whatever_happens() {
         let killed = TestJob { data_parallel: 2, extra: memory.into(), ..job("killed") };
         let mut launched = start(path, &killed.endless(), part);
         launched.wait_for_step(3);
-        signal(until("four stages", || launched.stages().get(1).copied()), libc::SIGKILL);
+        signal(launched.wait_for_stages(4)[1], libc::SIGKILL);
         launched.wait_for_restart(path);
         let step = launched.steps();
         launched.wait_for_step(step + 3);
@@ -140,9 +143,7 @@ fn audits_of_a_part_of_a_model_find_no_difference() {
         std::fs::write(&file, yaml).unwrap();
         let sets = ["--set", part, "--set", "training.audit={everySteps: 1}"];
         Launched::start_file(path, &file, path.join("audited"), &sets).finish(path).hashes();
-        let metrics = std::fs::read_to_string(path.join("audited/metrics.jsonl")).unwrap();
-        let lines = metrics.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["audit"].take());
-        let audits: Vec<Value> = lines.filter(|audit| !audit.is_null()).collect();
+        let audits = audits(path);
         assert_eq!(audits.len(), 19, "{part}");
         assert!(audits.iter().all(|audit| audit["difference"].is_null()), "{part}: {audits:?}");
     }
@@ -230,8 +231,8 @@ fn a_job_with_frozen_weights_resumes_with_the_same_ones_only() {
         same.contains(&"model.layers.0.mlp.down_proj.weight") && same.contains(&"model.layers.1.mlp.up_proj.weight")
     );
     assert!(!same.contains(&"model.layers.1.mlp.down_proj.weight"), "{same:?}");
-    let (success, words) = command(&["checkpoint", "export", "--to", "hf", "--output", &text("part"), &text("frozen")]);
-    assert!(!success && words.contains("`stagecoach checkpoint merge` writes the whole model"), "{words}");
+    let (code, words) = command(&["checkpoint", "export", "--to", "hf", "--output", &text("part"), &text("frozen")]);
+    assert!(code != Some(0) && words.contains("`stagecoach checkpoint merge` writes the whole model"), "{words}");
     // `blame` needs the frozen weights to compute the gradients of a step's documents
     for name in ["tuned", "frozen"] {
         succeeds(&["blame", &text(name), "--step", "7", "--workspace", &path.display().to_string()]);
@@ -240,7 +241,7 @@ fn a_job_with_frozen_weights_resumes_with_the_same_ones_only() {
     let file = path.join("other.yaml");
     let mut other = job("other");
     for from in ["tuned", "frozen"] {
-        other.extra = other.extra.replace("everySteps: 4", &format!("everySteps: 4, initFrom: {{path: {from}}}"));
+        other.extra = init_from(from, &other.extra);
         std::fs::write(&file, other.yaml()).unwrap();
         let outcome = Launched::start_file(path, &file, path.join("other"), &[]).finish(path);
         says(&outcome, "stagecoach checkpoint merge");
@@ -250,17 +251,15 @@ fn a_job_with_frozen_weights_resumes_with_the_same_ones_only() {
     let weights = std::fs::read_dir(path.join("tiny")).unwrap().map(|entry| entry.unwrap().path());
     let weights = weights.filter(|path| path.extension().is_some_and(|end| end == "safetensors")).min().unwrap();
     let bytes = std::fs::read(&weights).unwrap();
-    let mut changed = bytes.clone();
-    *changed.last_mut().unwrap() ^= 1;
-    std::fs::write(&weights, &changed).unwrap();
+    flip(&weights);
     let longer = TestJob { steps: 24, ..job("tuned") };
     let outcome = run(path, &longer, LORA);
     says(&outcome, "contains weights that differ from the frozen weights");
     // a replay that starts at the first step loads no checkpoint, and must still refuse the changed weights
-    let (success, words) = command(&["replay", &text("tuned"), "--step", "2"]);
-    assert!(!success && words.contains("contains weights that differ from the frozen weights"), "{words}");
-    let (success, words) = command(&["checkpoint", "merge", &text("tuned"), "--output", &text("wrong")]);
-    assert!(!success && words.contains("contains weights that differ from the frozen weights"), "{words}");
+    let (code, words) = command(&["replay", &text("tuned"), "--step", "2"]);
+    assert!(code != Some(0) && words.contains("contains weights that differ from the frozen weights"), "{words}");
+    let (code, words) = command(&["checkpoint", "merge", &text("tuned"), "--output", &text("wrong")]);
+    assert!(code != Some(0) && words.contains("contains weights that differ from the frozen weights"), "{words}");
     assert!(!path.join("wrong").exists());
     std::fs::write(&weights, bytes).unwrap();
     run(path, &longer, LORA).hashes();
@@ -276,7 +275,7 @@ fn the_base_of_a_job_stays_the_checkpoint_with_which_it_began() {
     Launched::start(path, &base, &[]).finish(path).hashes();
     let from_base = |steps| {
         let job = TestJob { steps, ..job("tuned") };
-        TestJob { extra: job.extra.replace("everySteps: 4", "everySteps: 4, initFrom: {path: base}"), ..job }
+        TestJob { extra: init_from("base", &job.extra), ..job }
     };
     let start = |job: &TestJob| {
         let tokenizer = "{type: File, file: {path: base/checkpoints/step-00000008/tokenizer.json}}";
@@ -309,9 +308,9 @@ fn follow(folder: &Path, commands: &[String]) {
     let programs = stagecoach().parent().unwrap().display().to_string();
     let path = format!("{programs}:{}", std::env::var("PATH").unwrap());
     for command in commands {
-        let output = Command::new("sh").args(["-c", command]).current_dir(folder).env("PATH", &path).output().unwrap();
-        let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-        assert!(output.status.success(), "{command}\n{text}");
+        let mut shell = Command::new("sh");
+        let (code, text) = run_command(shell.args(["-c", command]).current_dir(folder).env("PATH", &path));
+        assert_eq!(code, Some(0), "{command}\n{text}");
     }
 }
 

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::process::{Command, Stdio};
 
 use stagecoach_tests::fill_volume::{FillableRun, FullVolumeCause};
-use stagecoach_tests::fixture::copy;
+use stagecoach_tests::fixture::{copy, records};
 use stagecoach_tests::{
     Launched, TestJob, corpus, is_gone, recorded_state, saved, signal, spawn, stagecoach, stages, undisturbed, until,
 };
@@ -68,8 +68,7 @@ fn the_job_continues_and_its_record_is_written_when_there_is_room() {
         let rest = job().ending_after(saved(&folder));
         let outcome = Launched::start(workspace.path(), &rest, &[]).finish(workspace.path());
         assert_eq!(outcome.hashes(), undisturbed(&rest));
-        let metrics = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
-        assert_eq!(metrics.lines().count() as u64, rest.steps);
+        assert_eq!(records(&folder).len() as u64, rest.steps);
     }
 }
 

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use serde_json::Value;
+use stagecoach_tests::fixture::records;
 use stagecoach_tests::{Launched, Outcome, TestJob, checkpoints, corpus, says, signal};
 
 /// Returns a workspace whose training corpus is so small that the held-out loss soon rises.
@@ -131,9 +132,8 @@ fn sets_have_the_same_losses_under_every_layout() {
             let evaluation = evaluation.into();
             let job = TestJob { name, stages, schedule, virtual_stages, evaluation, steps: 10, ..TestJob::default() };
             let outcome = run(workspace.path(), &job);
-            let metrics = std::fs::read_to_string(workspace.path().join(&job.name).join("metrics.jsonl")).unwrap();
-            let lines = metrics.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-            let evaluated: Vec<Value> = lines.filter(|line| line["step"].as_u64().unwrap().is_multiple_of(5)).collect();
+            let mut evaluated = records(&workspace.path().join(&job.name));
+            evaluated.retain(|line| line["step"].as_u64().unwrap().is_multiple_of(5));
             let sets = evaluated.iter().map(|line| line["evaluationSetLosses"].as_object().unwrap());
             let sets: Vec<[f64; 2]> =
                 sets.map(|sets| ["alike", "other"].map(|name| sets[name].as_f64().unwrap())).collect();

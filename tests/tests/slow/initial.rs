@@ -3,12 +3,11 @@
 //! whose model directory is [`hugging_face`].
 
 use std::path::Path;
-use std::process::Command;
 
 use serde_json::{Value, json};
 use stagecoach_api::job::ModelType;
-use stagecoach_tests::fixture::copy;
-use stagecoach_tests::{Launched, Outcome, TestJob, corpus, hugging_face, saved, says, signal, stagecoach, until};
+use stagecoach_tests::fixture::{copy, flip};
+use stagecoach_tests::{Launched, Outcome, TestJob, corpus, hugging_face, saved, says, signal, text};
 
 /// Returns a job that saves every 4 steps and has as many layers as the tiny model.
 fn job(name: &str) -> TestJob {
@@ -38,11 +37,12 @@ fn read_json(path: &Path) -> Value {
 
 /// Returns the YAML of `job` with the tiny model's tokenizer, and with `model` as its model.
 pub(crate) fn yaml(job: &TestJob, model: &str) -> String {
-    let yaml = job.yaml();
-    let (from, to) = (yaml.find("  model:").unwrap(), yaml.find("  data:").unwrap());
-    let tokenizer = "{type: File, file: {path: tiny/tokenizer.json}}";
-    let yaml = format!("{}{model}{}", &yaml[..from], &yaml[to..]);
-    yaml.replace("{type: Train, train: {vocabSize: 300}}", tokenizer)
+    job.yaml_with(model, "tiny/tokenizer.json")
+}
+
+/// Adds `checkpoint.initFrom` to the YAML of [`job`].
+pub(crate) fn init_from(from: &str, yaml: &str) -> String {
+    yaml.replace("everySteps: 4", &format!("everySteps: 4, initFrom: {{path: {from}}}"))
 }
 
 pub(crate) fn pretrained(path: &str) -> String {
@@ -80,8 +80,8 @@ fn run(workspace: &Path, job: &TestJob, yaml: &str) -> Outcome {
 }
 
 fn checkpoint_command(arguments: &[&str]) {
-    let output = Command::new(stagecoach()).arg("checkpoint").args(arguments).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let (code, printed) = stagecoach_tests::run(&[&["checkpoint"], arguments].concat());
+    assert_eq!(code, Some(0), "{printed}");
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn a_model_directory_trains_alike_on_any_number_of_stages_and_over_a_kill() {
     let killed = TestJob { decay_steps: Some(20), ..job("killed") };
     let mut launched = start(path, &killed, &yaml(&killed.endless(), &pretrained("tiny")));
     launched.wait_for_step(2);
-    signal(until("two stages", || launched.stages().get(1).copied()), libc::SIGKILL);
+    signal(launched.wait_for_stages(2)[1], libc::SIGKILL);
     launched.wait_for_restart(path);
     launched.interrupt(path);
     let rest = killed.ending_after(saved(&path.join("killed")));
@@ -109,10 +109,7 @@ fn the_same_weights_give_the_same_run_whatever_they_come_in() {
     let path = workspace.path();
     let job_from = |name: &str, from: &str| {
         let job = job(name);
-        TestJob {
-            extra: job.extra.replace("everySteps: 4", &format!("everySteps: 4, initFrom: {{path: {from}}}")),
-            ..job
-        }
+        TestJob { extra: init_from(from, &job.extra), ..job }
     };
     let expected = run(path, &job("one"), &yaml(&job("one"), &pretrained("tiny"))).numbers();
     let fresh_hashes = run(path, &job("fresh"), &yaml(&job("fresh"), &fresh())).numbers();
@@ -157,9 +154,7 @@ fn relatives_of_llama_resume_from_their_own_checkpoints() {
             assert!(index.contains(tensor), "{index}");
         }
         let from = |name: &str, from: &str, stages: usize, model: &str| {
-            let job = TestJob { name: name.into(), stages, ..job("") };
-            let extra = job.extra.replace("everySteps: 4", &format!("everySteps: 4, initFrom: {{path: {from}}}"));
-            let job = TestJob { extra, ..job };
+            let job = TestJob { stages, extra: init_from(from, &job("").extra), ..job(name) };
             run(path, &job, &yaml(&job, model))
         };
         let name = |name: &str| format!("{name}-{}", model_type.to_lowercase());
@@ -202,7 +197,7 @@ fn a_checkpoints_config_says_what_its_source_says() {
     );
     // the spec of this other job describes a model without the source's RoPE scaling
     let other = job("other");
-    let from_source = yaml(&other, &fresh()).replace("everySteps: 4", "everySteps: 4, initFrom: {path: source}");
+    let from_source = init_from("source", &yaml(&other, &fresh()));
     let outcome = run(path, &other, &from_source);
     assert_eq!(outcome.status.code(), Some(78), "{}", outcome.stderr);
     says(
@@ -242,9 +237,8 @@ fn a_checkpoint_has_the_files_of_its_source() {
 
     // a job resumes even if its source no longer exists
     let trained_config = |steps: u64| {
-        let job = TestJob { name: "onward".into(), steps, decay_steps: Some(20), ..job("") };
-        let extra = job.extra.replace("everySteps: 4", "everySteps: 4, initFrom: {path: kept}");
-        let job = TestJob { extra, ..job };
+        let extra = init_from("kept", &job("").extra);
+        let job = TestJob { steps, decay_steps: Some(20), extra, ..job("onward") };
         let written = yaml(&job, &fresh()).replace("{path: tiny/tokenizer.json}", "{path: source/tokenizer.json}");
         run(path, &job, &written).hashes();
         read_json(&path.join(format!("onward/checkpoints/step-{steps:08}/generation_config.json")))
@@ -295,19 +289,13 @@ fn weights_that_their_config_does_not_describe_are_refused_everywhere() {
         let outcome = run(path, &job, &yaml(&job, &pretrained(folder)));
         assert_eq!(outcome.status.code(), Some(78), "{}", outcome.stderr);
         says(&outcome, words);
-        let folder = path.join(folder);
-        let commands = [
-            Command::new(stagecoach()).arg("generate").arg(&folder).args(["--prompt", "a"]).output().unwrap(),
-            Command::new(stagecoach())
-                .args(["checkpoint", "import", "--from"])
-                .arg(&folder)
-                .arg(path.join("imported"))
-                .output()
-                .unwrap(),
-        ];
-        for output in commands {
-            let printed = String::from_utf8(output.stderr).unwrap();
-            assert!(!output.status.success() && printed.contains(words), "no {words:?} in {printed}");
+        let [folder, imported] = [folder, "imported"].map(|name| path.join(name));
+        let (folder, imported) = (text(&folder), text(&imported));
+        for arguments in
+            [&["generate", folder, "--prompt", "a"][..], &["checkpoint", "import", "--from", folder, imported]]
+        {
+            let (code, printed) = stagecoach_tests::run(arguments);
+            assert!(code != Some(0) && printed.contains(words), "no {words:?} in {printed}");
         }
     }
 }
@@ -317,8 +305,6 @@ fn what_does_not_fit_is_reported_before_anything_is_trained() {
     let workspace = workspace();
     let path = workspace.path();
     run(path, &job("one"), &yaml(&job("one"), &fresh())).hashes();
-    let init =
-        |from: &str, yaml: String| yaml.replace("everySteps: 4", &format!("everySteps: 4, initFrom: {{path: {from}}}"));
     let other = job("other");
     let file = "{type: File, file: {path: tiny/tokenizer.json}}";
     let retrained = yaml(&other, &fresh()).replace(file, "{type: Train, train: {vocabSize: 275}}");
@@ -329,29 +315,29 @@ fn what_does_not_fit_is_reported_before_anything_is_trained() {
     let [rotation, norms] = ["ropeTheta: ", "rmsNormEps: "].map(|field| fresh().replace(field, &format!("{field}1")));
     // this field only limits the length of a sequence
     let longer = fresh().replace("maxPositionEmbeddings: ", "maxPositionEmbeddings: 1");
-    run(path, &job("longer"), &init("one", yaml(&job("longer"), &longer))).hashes();
+    run(path, &job("longer"), &init_from("one", &yaml(&job("longer"), &longer))).hashes();
     for (name, yaml, words) in [
         (
             "other heads",
-            init("one", yaml(&other, &heads)),
+            init_from("one", &yaml(&other, &heads)),
             "numAttentionHeads is 8 here and 4 there, numKeyValueHeads is 4 here and 2 there, headDim is 2 here and \
              4 there",
         ),
         (
             "another rotation",
-            init("one/checkpoints/step-00000020", yaml(&other, &rotation)),
+            init_from("one/checkpoints/step-00000020", &yaml(&other, &rotation)),
             "ropeTheta is 110000 here and 10000 there",
         ),
         (
             "other norms",
-            init("tiny", yaml(&other, &norms)),
+            init_from("tiny", &yaml(&other, &norms)),
             " here and 0.00001 there; set spec.model.llama to the configuration of that model",
         ),
-        ("another shape", init("one", yaml(&other, &narrow)), "intermediateSize is 124 here and 24 there"),
-        ("another tokenizer", init("one", retrained), "trained with another tokenizer"),
-        ("no model", init("corpus", yaml(&other, &fresh())), "holds no model"),
+        ("another shape", init_from("one", &yaml(&other, &narrow)), "intermediateSize is 124 here and 24 there"),
+        ("another tokenizer", init_from("one", &retrained), "trained with another tokenizer"),
+        ("no model", init_from("corpus", &yaml(&other, &fresh())), "holds no model"),
         ("no folder", yaml(&other, &pretrained("nowhere")), "there is no such folder"),
-        ("both", init("one", yaml(&other, &pretrained("tiny"))), "already has weights"),
+        ("both", init_from("one", &yaml(&other, &pretrained("tiny"))), "already has weights"),
         (
             "long sequences",
             yaml(&other, &pretrained("tiny")).replace("sequenceLength: 24", "sequenceLength: 4096"),
@@ -366,11 +352,8 @@ fn what_does_not_fit_is_reported_before_anything_is_trained() {
     refuses_weights_that_no_start_mends(path, &other);
     // the job detects a flipped bit in the checkpoint from which it starts, and leaves that checkpoint in its folder
     let shard = path.join("one/checkpoints/step-00000020/stage-1.model.safetensors");
-    let mut bytes = std::fs::read(&shard).unwrap();
-    let last = bytes.len() - 1;
-    bytes[last] ^= 1;
-    std::fs::write(&shard, bytes).unwrap();
-    let no_restart = init("one", yaml(&other, &fresh())).replace("restart: {", "restart: {maxRestarts: 0, ");
+    flip(&shard);
+    let no_restart = init_from("one", &yaml(&other, &fresh())).replace("restart: {", "restart: {maxRestarts: 0, ");
     let outcome = run(path, &other, &no_restart);
     assert_eq!(outcome.status.code(), Some(74), "{}\n{}", outcome.stdout, outcome.stderr);
     says(&outcome, "stage-1.model.safetensors");
@@ -414,7 +397,7 @@ fn a_job_that_is_killed_before_its_first_checkpoint_begins_with_the_same_model()
     let base = TestJob { steps: 8, decay_steps: Some(20), ..job("base") };
     Launched::start(path, &base, &[]).finish(path).hashes();
     let from = |name: &str, from: &str| {
-        let extra = job(name).extra.replace("everySteps: 4", &format!("everySteps: 1000, initFrom: {{path: {from}}}"));
+        let extra = init_from(from, &job(name).extra).replace("everySteps: 4", "everySteps: 1000");
         TestJob { decay_steps: Some(20), extra, ..job(name) }
     };
     let start = |job: &TestJob, arguments: &[&str]| {
@@ -427,7 +410,7 @@ fn a_job_that_is_killed_before_its_first_checkpoint_begins_with_the_same_model()
     let mut launched = start(&killed.endless(), &[]);
     launched.wait_for_step(2);
     launched.kill();
-    assert_eq!(stagecoach_tests::saved(&path.join("killed")), 0);
+    assert_eq!(saved(&path.join("killed")), 0);
     Launched::start(path, &TestJob { steps: 12, ..base }, &[]).finish(path).hashes();
 
     let [eight, twelve] = ["8", "12"].map(|step| {
@@ -438,9 +421,8 @@ fn a_job_that_is_killed_before_its_first_checkpoint_begins_with_the_same_model()
     assert_eq!(start(&killed, &[]).finish(path).numbers(), eight);
     // a replay starts from the same checkpoint, and a run with --fresh starts from the checkpoint that is the newest
     // now
-    let folder = path.join("killed").display().to_string();
-    let output = Command::new(stagecoach()).args(["replay", &folder, "--step", "2"]).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let (code, printed) = stagecoach_tests::run(&["replay", text(&path.join("killed")), "--step", "2"]);
+    assert_eq!(code, Some(0), "{printed}");
     assert_eq!(start(&killed, &["--fresh"]).finish(path).numbers(), twelve);
 }
 

@@ -60,7 +60,7 @@ fn kill(launched: &Launched, ranks: &[usize]) {
 
 /// Asserts that the job recorded every step, and reported no step twice.
 fn no_step_twice(workspace: &Path, outcome: &Outcome) {
-    let recorded = recorded_steps(&workspace.join("remembered/metrics.jsonl"));
+    let recorded = recorded_steps(&workspace.join("remembered"));
     assert!(recorded.len() > 10, "{}", outcome.stdout);
     assert!(recorded.iter().copied().eq(1..=recorded.len() as u64), "{recorded:?}");
     let reported = reported(outcome);

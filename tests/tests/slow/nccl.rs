@@ -7,8 +7,10 @@ use std::path::Path;
 use std::process::Command;
 
 use stagecoach_checkpoint::Manifest;
+use stagecoach_tests::fixture::records;
 use stagecoach_tests::{
-    Launched, Outcome, TestJob, checkpoints, corpus, ends_undisturbed, nccl, signal, stagecoach, undisturbed,
+    Launched, Outcome, TestJob, checkpoints, corpus, ends_undisturbed, nccl, run_command, signal, stagecoach,
+    undisturbed,
 };
 
 fn job() -> TestJob {
@@ -157,8 +159,7 @@ fn a_timeline_is_that_of_the_device() {
     let job = TestJob { steps: 10, data_parallel: 2, gradient_blocks: 2, ..job() };
     let outcome = Launched::start(workspace.path(), &job, &[]).finish(workspace.path());
     assert_eq!(outcome.hashes(), undisturbed(&job));
-    let metrics = std::fs::read_to_string(workspace.path().join("small/metrics.jsonl")).unwrap();
-    let last: serde_json::Value = serde_json::from_str(metrics.lines().last().unwrap()).unwrap();
+    let last = records(&workspace.path().join("small")).pop().unwrap();
     let stages = last["timeline"]["stages"].as_array().unwrap();
     assert_eq!(stages.len(), 3);
     for stage in stages {
@@ -218,9 +219,8 @@ fn what_a_machine_lacks_for_nccl_is_one_sentence() {
     for (environment, sentence) in rows {
         let mut run = Command::new(stagecoach());
         run.arg("run").arg(&file).arg("--workspace").arg(workspace.path()).envs(environment.iter().copied());
-        let output = run.output().unwrap();
-        let printed = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert_eq!(output.status.code(), Some(78), "{printed}");
+        let (code, printed) = run_command(&mut run);
+        assert_eq!(code, Some(78), "{printed}");
         assert!(printed.contains(&format!("can't use NCCL: {sentence}")), "{printed}");
         assert!(printed.contains("; set Auto or Tcp, or give the stage a GPU"), "{printed}");
     }

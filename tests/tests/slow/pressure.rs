@@ -2,7 +2,7 @@
 //! and loses no checkpoint.
 
 use stagecoach_tests::block_io::{self, IoBlock};
-use stagecoach_tests::fixture::{COMMITTED, Case};
+use stagecoach_tests::fixture::{COMMITTED, Case, records};
 use stagecoach_tests::phases::Phase;
 use stagecoach_tests::{says, until};
 
@@ -46,9 +46,8 @@ fn a_volume_that_stays_full_ends_the_job_after_all_tries_and_loses_no_checkpoint
     says(&ran.outcome, "the checkpoint of step 6 could not be saved: ");
     assert_eq!(ran.checkpoints(), [COMMITTED[2], COMMITTED[1], COMMITTED[0]]);
     // the metrics contain the failure too
-    let metrics = std::fs::read_to_string(ran.folder.join("metrics.jsonl")).unwrap();
-    let lines: Vec<serde_json::Value> = metrics.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let mut saves = lines.iter().filter_map(|line| line.get("checkpoint"));
+    let records = records(&ran.folder);
+    let mut saves = records.iter().filter_map(|line| line.get("checkpoint"));
     let failed = saves.find(|save| save["step"] == 4).expect("the save of step 4 in the metrics");
     assert!(failed["error"].as_str().is_some_and(|error| error.contains("could not write")), "{failed}");
 }

@@ -6,8 +6,11 @@ use std::process::Command;
 
 use stagecoach_test_hub::{File, Hub};
 use stagecoach_tests::{
-    Launched, TestJob, corpus, fixture, hugging_face, no_file_has, says, signal, stagecoach, until,
+    Launched, TestJob, corpus, fixture, hugging_face, no_file_has, run, run_command, says, signal, stagecoach, text,
+    until,
 };
+
+use crate::initial::pretrained;
 
 const REPO: &str = "models/org/tiny";
 
@@ -31,12 +34,9 @@ fn put(hub: &Hub, files: &[(String, File)]) -> String {
 fn start(hub: &Hub, workspace: &Path, name: &str, model: &str, spares: u32) -> Launched {
     let extra =
         format!("  checkpoint: {{everySteps: 4}}\n  restart: {{backoff: {{initialSeconds: 0}}}}\n  spares: {spares}\n");
-    let yaml = TestJob { name: name.into(), layers: 2, extra, ..TestJob::default() }.yaml();
-    let (from, to) = (yaml.find("  model:").unwrap(), yaml.find("  data:").unwrap());
-    let model_spec = format!("  model: {{type: Pretrained, pretrained: {{path: \"{model}\"}}}}\n");
-    let tokenizer = format!("{{type: File, file: {{path: \"{model}/tokenizer.json\"}}}}");
-    let yaml = format!("{}{model_spec}{}", &yaml[..from], &yaml[to..]);
-    let yaml = yaml.replace("{type: Train, train: {vocabSize: 300}}", &tokenizer);
+    let job = TestJob { name: name.into(), layers: 2, extra, ..TestJob::default() };
+    let [model, tokenizer] = ["", "/tokenizer.json"].map(|file| format!("\"{model}{file}\""));
+    let yaml = job.yaml_with(&pretrained(&model), &tokenizer);
     let file = workspace.join(format!("{name}.yaml"));
     std::fs::write(&file, yaml).unwrap();
     let endpoint = hub.endpoint();
@@ -82,8 +82,8 @@ fn a_model_of_the_hub_gives_the_results_of_the_same_files_on_the_volume() {
     let replay = ["replay", &folder, "--step", "18"];
     let mut command = Command::new(stagecoach());
     command.args(replay).envs([("HF_ENDPOINT", hub.endpoint()), ("HF_HUB_CACHE", "/nowhere".to_owned())]);
-    let output = command.env("HF_TOKEN", "hf_planted").arg("--workspace").arg(path).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let (code, printed) = run_command(command.env("HF_TOKEN", "hf_planted").arg("--workspace").arg(path));
+    assert_eq!(code, Some(0), "{printed}");
     let requests = hub.take_requests();
     assert!(requests.iter().any(|request| request.path.ends_with("tokenizer.json")));
     assert!(requests.iter().all(|request| !request.path.contains(".safetensors")), "{requests:?}");
@@ -92,9 +92,8 @@ fn a_model_of_the_hub_gives_the_results_of_the_same_files_on_the_volume() {
     drop(hub);
     let job = path.join("remote.yaml").display().to_string();
     for arguments in [["plan", &job, "--stages", "2"], replay] {
-        let output = Command::new(stagecoach()).args(arguments).arg("--workspace").arg(path).output().unwrap();
-        let printed = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{arguments:?}: {printed}");
+        let (code, printed) = run(&[&arguments[..], &["--workspace", text(path)]].concat());
+        assert_eq!(code, Some(0), "{arguments:?}: {printed}");
     }
 }
 

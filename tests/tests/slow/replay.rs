@@ -5,15 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use stagecoach_checkpoint::{FileSystemVolume, Manifest, read_manifest};
-use stagecoach_tests::fixture::{contents, copy};
-use stagecoach_tests::{Launched, TestJob, checkpoints, corpus, each, signal, spawn, stagecoach, text, until};
-
-/// Runs a command. Returns the exit code and the whole output.
-pub fn run(arguments: &[&str]) -> (Option<i32>, String) {
-    let output = Command::new(stagecoach()).args(arguments).output().unwrap();
-    let printed = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
-    (output.status.code(), printed)
-}
+use stagecoach_tests::fixture::{contents, copy, flip, records};
+use stagecoach_tests::{
+    Launched, TestJob, checkpoints, corpus, each, run, run_command, signal, spawn, stagecoach, text, until,
+};
 
 /// Returns a job with a checkpoint every ten steps.
 pub fn job(steps: u64) -> TestJob {
@@ -47,11 +42,10 @@ pub fn change_manifest(job: &Path, step: u64, change: impl FnOnce(&mut Manifest)
 
 /// Changes the lines of the metrics file.
 pub fn change_metrics(job: &Path, change: impl FnOnce(&mut Vec<serde_json::Value>)) {
-    let path = job.join("metrics.jsonl");
-    let text = std::fs::read_to_string(&path).unwrap();
-    let mut lines = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut lines = records(job);
     change(&mut lines);
-    std::fs::write(path, lines.iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    std::fs::write(job.join("metrics.jsonl"), text).unwrap();
 }
 
 #[test]
@@ -129,9 +123,8 @@ fn the_pages_commands_run() {
         let command = command.split(" #").next().unwrap().trim_end();
         let line = command.replacen("stagecoach", text(&stagecoach()), 1).replace("workspace/", "");
         let line = line.replace("corpus/shakespeare/noise.txt", "corpus/small.jsonl");
-        let output = Command::new("sh").args(["-c", &line]).current_dir(workspace.path()).output().unwrap();
-        let printed = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{command}\n{printed}");
+        let (code, printed) = run_command(Command::new("sh").args(["-c", &line]).current_dir(workspace.path()));
+        assert_eq!(code, Some(0), "{command}\n{printed}");
     });
 }
 
@@ -174,34 +167,27 @@ fn a_copied_checkpoint_replays_beside_its_corpus() {
     let workspace = corpus::workspace();
     Launched::start(workspace.path(), &job(20), &[]).finish(workspace.path()).hashes();
     let elsewhere = tempfile::tempdir().unwrap();
-    let copy = elsewhere.path().join("copied/checkpoints/step-00000010");
-    std::fs::create_dir_all(&copy).unwrap();
-    for file in std::fs::read_dir(workspace.path().join("small/checkpoints/step-00000010")).unwrap().flatten() {
-        std::fs::copy(file.path(), copy.join(file.file_name())).unwrap();
-    }
+    let copied = elsewhere.path().join("copied");
+    let saved = copied.join("checkpoints/step-00000010");
+    copy(&workspace.path().join("small/checkpoints/step-00000010"), &saved);
     let replay = |more: &[&str]| {
-        let always = ["replay", text(&copy), "--step", "12", "--stages", "1", "--workspace", text(workspace.path())];
+        let always = ["replay", text(&saved), "--step", "12", "--stages", "1", "--workspace", text(workspace.path())];
         run(&[&always, more].concat())
     };
     let (code, printed) = replay(&[]);
     assert_eq!(code, Some(0), "{printed}");
     assert!(printed.contains("there is no record to compare with"), "{printed}");
-    let metrics = elsewhere.path().join("copied/metrics.jsonl");
-    std::fs::copy(workspace.path().join("small/metrics.jsonl"), &metrics).unwrap();
+    std::fs::copy(workspace.path().join("small/metrics.jsonl"), copied.join("metrics.jsonl")).unwrap();
     let (code, printed) = replay(&[]);
     assert_eq!(code, Some(0), "{printed}");
     assert!(printed.contains("equal: 2 steps, bit for bit"), "{printed}");
     // the replay reports a different environment, and continues
-    let copied = elsewhere.path().join("copied");
     change_manifest(&copied, 10, |manifest| manifest.metadata.environment["threads"] = 7.into());
     let (code, printed) = replay(&[]);
     assert_eq!(code, Some(0), "{printed}");
     assert!(printed.contains("this is another environment than the run's (threads 1 instead of 7)"), "{printed}");
     // the replay reports a damaged checkpoint
-    let shard = copy.join("stage-0.model.safetensors");
-    let mut bytes = std::fs::read(&shard).unwrap();
-    *bytes.last_mut().unwrap() ^= 1;
-    std::fs::write(&shard, bytes).unwrap();
+    flip(&saved.join("stage-0.model.safetensors"));
     let (code, printed) = replay(&[]);
     assert_eq!(code, Some(74), "{printed}");
     assert!(printed.contains("stage-0.model.safetensors") && printed.contains("does not hold the bytes"), "{printed}");

@@ -6,7 +6,9 @@ use std::path::Path;
 use stagecoach_tests::block_io::{self, IoBlock};
 use stagecoach_tests::faulty::{FAULT_VARIABLE, RECORDS_VARIABLE};
 use stagecoach_tests::phases::Phase;
-use stagecoach_tests::{Launched, TestJob, corpus, each, ends_undisturbed, saved, says, signal, undisturbed, until};
+use stagecoach_tests::{
+    Launched, TestJob, corpus, each, ends_undisturbed, fences, saved, says, signal, undisturbed, until,
+};
 
 /// Returns a job that saves every 4 steps and has four gradient blocks of two microbatches. A gradient block is the
 /// unit of work that replicas share.
@@ -206,10 +208,11 @@ fn leadership_is_passed_on_more_than_once() {
     launched.wait_for_step(launched.steps() + 5);
     // no stage detects that replica 2 is stopped: the group that replica 1 starts without replica 3 therefore waits for
     // replica 2
-    let before = newest_fence(workspace);
+    let newest_fence = || fences(&folder(workspace)).pop_last();
+    let before = newest_fence();
     signal(stages[2], libc::SIGSTOP);
     signal(stages[3], libc::SIGKILL);
-    until("the next group to begin", || (newest_fence(workspace) > before).then_some(()));
+    until("the next group to begin", || (newest_fence() > before).then_some(()));
     signal(stages[1], libc::SIGKILL);
     signal(stages[2], libc::SIGCONT);
     launched.wait_for_step(launched.steps() + 5);
@@ -284,13 +287,6 @@ fn a_leader_may_be_stopped_while_the_group_forms_again() {
     signal(stages[1], libc::SIGCONT);
     launched.interrupt(workspace);
     ends_undisturbed(workspace, &job);
-}
-
-/// Returns the number of the newest group that has a folder in `fences`.
-fn newest_fence(workspace: &Path) -> u64 {
-    let folders = std::fs::read_dir(folder(workspace).join("fences")).unwrap();
-    let number = |name: std::ffi::OsString| name.to_str()?.parse().ok();
-    folders.filter_map(|folder| number(folder.unwrap().file_name())).max().unwrap()
 }
 
 /// A leader that sends no heartbeats may still live, so no other stage takes over from it. Either the launcher replaces

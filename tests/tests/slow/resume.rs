@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use stagecoach_tests::fixture::copy;
+use stagecoach_tests::fixture::{copy, recorded_steps, records};
 use stagecoach_tests::{
     Group, Launched, Outcome, TestJob, checkpoints, corpus, is_gone, says, signal, stagecoach, undisturbed, until,
 };
@@ -66,13 +66,9 @@ fn killed_stages_resume_from_the_last_checkpoint() {
         let rest = job().ending_after(saved(workspace.path()));
         assert_eq!(run(workspace.path(), &rest).hashes(), undisturbed(&rest), "after the death of stage {rank}");
         // the metrics have one line for each step, also for a step that was trained twice
-        let metrics = std::fs::read_to_string(workspace.path().join("kept/metrics.jsonl")).unwrap();
-        let steps: Vec<u64> = metrics
-            .lines()
-            .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["step"].as_u64().unwrap())
-            .collect();
-        assert_eq!(steps, (1..=rest.steps).collect::<Vec<_>>());
-        assert_eq!(checkpoints(&workspace.path().join("kept")).len(), 3, "keepLast is 3");
+        let folder = workspace.path().join("kept");
+        assert_eq!(recorded_steps(&folder), (1..=rest.steps).collect::<Vec<_>>());
+        assert_eq!(checkpoints(&folder).len(), 3, "keepLast is 3");
     }
 }
 
@@ -131,9 +127,7 @@ fn train(workspace: &Path, steps: u64, rate: &str) -> Outcome {
 
 /// Returns the learning rate of every step, from the metrics.
 fn rates(workspace: &Path) -> Vec<f64> {
-    let metrics = std::fs::read_to_string(workspace.join("kept/metrics.jsonl")).unwrap();
-    let rate = |line| serde_json::from_str::<serde_json::Value>(line).unwrap()["learningRate"].as_f64().unwrap();
-    metrics.lines().map(rate).collect()
+    records(&workspace.join("kept")).iter().map(|record| record["learningRate"].as_f64().unwrap()).collect()
 }
 
 #[test]
@@ -222,9 +216,8 @@ fn the_learning_rate_is_a_function_of_the_step() {
 
 /// Returns the environment differences in the metrics, each with its step.
 fn environment_differences(workspace: &Path) -> Vec<(u64, String)> {
-    let metrics = std::fs::read_to_string(workspace.join("kept/metrics.jsonl")).unwrap();
-    let lines = metrics.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
-    let described = lines.filter(|line| !line["environmentDifferences"].is_null());
+    let described =
+        records(&workspace.join("kept")).into_iter().filter(|line| !line["environmentDifferences"].is_null());
     described.map(|line| (line["step"].as_u64().unwrap(), line["environmentDifferences"].to_string())).collect()
 }
 

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 use stagecoach_tests::faulty::{BIT_FLIP_VARIABLE, BitFlip};
+use stagecoach_tests::fixture::records;
 use stagecoach_tests::{Launched, Outcome, TestJob, corpus, saved, says, signal, undisturbed};
 
 const EVERY_STEP: [&str; 2] = ["--set", "training.audit={everySteps: 1}"];
@@ -37,11 +38,10 @@ fn trained_with(flip: &BitFlip, workspace: &Path, job: &TestJob, arguments: &[&s
     start(Some(flip), workspace, job, arguments).finish(workspace)
 }
 
-/// Returns the audits in the metrics, in order.
-fn audits(workspace: &Path) -> Vec<Value> {
-    let metrics = std::fs::read_to_string(workspace.join("audited/metrics.jsonl")).unwrap();
-    let lines = metrics.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["audit"].take());
-    lines.filter(|audit| !audit.is_null()).collect()
+/// Returns the audits in the metrics of the job `audited`, in order.
+pub(crate) fn audits(workspace: &Path) -> Vec<Value> {
+    let audits = records(&workspace.join("audited")).into_iter().map(|mut record| record["audit"].take());
+    audits.filter(|audit| !audit.is_null()).collect()
 }
 
 /// Returns the stages that an audit suspects. The result is empty if the audit found no difference.

@@ -91,8 +91,8 @@ fn soak(job: &TestJob, meshes: &[(usize, usize)], kills: u64) {
         assert!(rare.is_none(), "{:?}", soak.kills);
         assert_eq!(soak.counts.len(), meshes.len(), "{:?}", soak.counts);
     }
-    let metrics = soak.folder().join("metrics.jsonl");
+    let folder = soak.folder();
     let (ended, outcome) = soak.finish();
     assert_eq!(outcome.hashes(), undisturbed(&ended), "seed {seed}");
-    assert_eq!(recorded_steps(&metrics), (1..=ended.steps).collect::<Vec<_>>(), "seed {seed}");
+    assert_eq!(recorded_steps(&folder), (1..=ended.steps).collect::<Vec<_>>(), "seed {seed}");
 }

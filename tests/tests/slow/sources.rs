@@ -2,9 +2,13 @@
 //! stages and of the launcher do not change the results.
 
 use std::path::Path;
+use std::process::Command;
 
 use stagecoach_test_hub::{File, Hub, PlannedAnswer};
-use stagecoach_tests::{Hashes, Launched, Outcome, TestJob, corpus, no_file_has, says, signal, stagecoach};
+use stagecoach_tests::fixture::records;
+use stagecoach_tests::{
+    Hashes, Launched, Outcome, TestJob, corpus, no_file_has, run_command, says, signal, stagecoach,
+};
 
 const REPO: &str = "datasets/org/plays";
 
@@ -76,16 +80,10 @@ fn the_results_do_not_depend_on_the_hub_nor_on_what_dies() {
     let job = workspace.join("mixed");
     let endpoint = hub.endpoint();
     let command = |arguments: &[&str]| {
-        let output = std::process::Command::new(stagecoach())
-            .args(arguments)
-            .arg("--workspace")
-            .arg(workspace)
-            .env("HF_ENDPOINT", &endpoint)
-            .env("HF_HUB_CACHE", "/nowhere")
-            .output()
-            .unwrap();
-        let printed = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{arguments:?}: {printed}");
+        let mut command = Command::new(stagecoach());
+        command.args(arguments).arg("--workspace").arg(workspace);
+        let (code, printed) = run_command(command.env("HF_ENDPOINT", &endpoint).env("HF_HUB_CACHE", "/nowhere"));
+        assert_eq!(code, Some(0), "{arguments:?}: {printed}");
         printed
     };
     let folder = job.display().to_string();
@@ -105,7 +103,7 @@ fn a_source_that_stops_ends_the_job() {
     let outcome: Outcome = Launched::start(workspace.path(), &job, &[]).finish(workspace.path());
     says(&outcome, "the source few is exhausted after step");
     let result = outcome.result.unwrap();
-    let step = result["step"].as_u64().or(result["steps"].as_u64()).unwrap();
+    let step = result["steps"].as_u64().unwrap();
     assert!((1..1000).contains(&step), "{result}");
 }
 
@@ -126,9 +124,8 @@ fn each_source_has_its_own_loss() {
     let job = TestJob { name: "losses".into(), corpus: sources, steps: 9, ..TestJob::default() };
     let outcome: Outcome = Launched::start(workspace.path(), &job, &[]).finish(workspace.path());
     assert!(outcome.status.success(), "{}", outcome.stderr);
-    let metrics = std::fs::read_to_string(workspace.path().join("losses/metrics.jsonl")).unwrap();
-    for (step, line) in (1..).zip(metrics.lines()) {
-        let record: serde_json::Value = serde_json::from_str(line).unwrap();
+    let records = records(&workspace.path().join("losses"));
+    for (step, record) in (1..).zip(&records) {
         let loss = record["loss"].as_f64().unwrap();
         let losses = record["sourceLosses"].as_object().unwrap();
         let loss_of_source = |name: &str| losses.get(name).and_then(serde_json::Value::as_f64);
@@ -140,5 +137,5 @@ fn each_source_has_its_own_loss() {
             _ => panic!("{record}"),
         }
     }
-    assert_eq!(metrics.lines().count(), 9);
+    assert_eq!(records.len(), 9);
 }

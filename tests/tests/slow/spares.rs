@@ -119,7 +119,7 @@ fn spares_end_with_the_job() {
     let job = TestJob { steps: 30, decay_steps: None, ..job() };
     let mut launched = Launched::start(workspace.path(), &job, &[]);
     launched.wait_for_step(1);
-    let spares = launched.waiting_spares();
+    let spares = until("the spare", || Some(launched.waiting_spares()).filter(|spares| !spares.is_empty()));
     let outcome = launched.finish(workspace.path());
     assert_eq!(outcome.hashes(), undisturbed(&job));
     assert!(spares.iter().all(|spare| is_gone(*spare)));

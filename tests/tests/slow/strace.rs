@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 use stagecoach_api::contract::{Mesh, StageEnv};
 use stagecoach_tests::corpus::Draws;
-use stagecoach_tests::fixture::{COMMITTED, Case, Fixture, finish, seed};
+use stagecoach_tests::fixture::{COMMITTED, Case, Fixture, run_to_its_end, seed};
 use stagecoach_tests::{signal, spawn, stagecoach, until};
 
 const POINTS: usize = 20;
@@ -133,7 +133,7 @@ fn kill(fixture: &Fixture, case: &Case, point: &Point) -> bool {
 fn launcher(fixture: &Fixture, case: &Case, log: &Path, point: Option<&Point>) -> Option<i32> {
     let mut command = strace(log, point);
     command.arg(stagecoach()).arg("run").arg(fixture.job(case)).arg("--workspace").arg(fixture.path(""));
-    finish(&mut command, &fixture.path("launcher.notes")).status.signal()
+    run_to_its_end(&mut command, &fixture.path("launcher.notes")).status.signal()
 }
 
 /// Returns the system calls at which strace can kill each process.
@@ -168,7 +168,7 @@ fn the_job_folders_own_entry_is_durable_before_anything_is_in_it() {
     fs::write(&file, job.yaml()).unwrap();
     let mut command = strace(&log, None);
     command.arg(stagecoach()).arg("run").arg(&file).arg("--workspace").arg(workspace.path());
-    assert!(finish(&mut command, &workspace.path().join("notes")).status.success());
+    assert!(run_to_its_end(&mut command, &workspace.path().join("notes")).status.success());
     let lines: Vec<String> = seen(TracedProcess::Launcher, &log).into_iter().map(|point| point.line).collect();
     let folder = workspace.path().join("small");
     let made = lines.iter().position(|l| l.starts_with("mkdir(") && l.contains(&format!("{:?}", folder))).unwrap();

@@ -2,10 +2,11 @@
 //! follows them.
 
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
-use stagecoach_tests::{Launched, TestJob, corpus, signal, spawn, stagecoach, until};
+use stagecoach_tests::fixture::records;
+use stagecoach_tests::{Launched, TestJob, corpus, run, signal, spawn, stagecoach, text, until};
 
 /// Starts `stagecoach tensorboard --follow`, which writes the metrics of `job` as event files to `events`.
 fn follow(job: &Path, events: &Path) -> Child {
@@ -19,25 +20,20 @@ fn size(events: &Path) -> u64 {
 }
 
 fn losses(job: &Path) -> Vec<(u64, f64)> {
-    let lines = std::fs::read_to_string(job.join("metrics.jsonl")).unwrap();
-    let records = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    records.map(|record| (record["step"].as_u64().unwrap(), record["loss"].as_f64().unwrap())).collect()
+    let pair = |record: &Value| (record["step"].as_u64().unwrap(), record["loss"].as_f64().unwrap());
+    records(job).iter().map(pair).collect()
 }
 
 #[test]
 fn a_folder_without_metrics_is_named() {
     let folder = tempfile::tempdir().unwrap();
-    let run = |job: &Path| {
-        let mut command = Command::new(stagecoach());
-        command.arg("tensorboard").arg(job).arg("--to").arg(folder.path().join("events")).output().unwrap()
-    };
-    let Output { status, stderr, .. } = run(&folder.path().join("nowhere"));
-    let reported = String::from_utf8(stderr).unwrap();
+    let [job, events] = ["nowhere", "events"].map(|name| folder.path().join(name));
+    let (code, reported) = run(&["tensorboard", text(&job), "--to", text(&events)]);
     assert!(
-        !status.success() && reported.contains("nowhere/metrics.jsonl does not exist: expected a job's folder"),
+        code != Some(0) && reported.contains("nowhere/metrics.jsonl does not exist: expected a job's folder"),
         "{reported}"
     );
-    assert!(!folder.path().join("events").exists());
+    assert!(!events.exists());
 }
 
 #[test]

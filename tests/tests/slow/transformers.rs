@@ -8,6 +8,8 @@ use std::process::{Command, Output};
 use stagecoach_model::model_types;
 use stagecoach_tests::{Launched, TestJob, corpus, hugging_face, stagecoach};
 
+use crate::initial::pretrained;
+
 /// Several prompts, since the most likely next token after a prompt may be the end-of-text token.
 const PROMPTS: [&str; 5] = ["kalo miren", "talvo", "wenxi su", "yor be", "zu"];
 const TOKENS: &str = "24";
@@ -45,12 +47,7 @@ fn continue_alike(folder: &Path) -> Vec<String> {
 /// so low that the model does not learn to end every text immediately.
 fn train(workspace: &Path, name: &str, model_type: &str, arguments: &[&str]) -> PathBuf {
     let job = TestJob { name: name.to_owned(), stages: 2, layers: 2, ..TestJob::default() };
-    let yaml = job.yaml();
-    let (model, data) = (yaml.find("  model:").unwrap(), yaml.find("  data:").unwrap());
-    let pretrained = format!("  model: {{type: Pretrained, pretrained: {{path: {model_type}}}}}\n");
-    let tokenizer = format!("{{type: File, file: {{path: {model_type}/tokenizer.json}}}}");
-    let yaml = format!("{}{pretrained}{}", &yaml[..model], &yaml[data..])
-        .replace("{type: Train, train: {vocabSize: 300}}", &tokenizer);
+    let yaml = job.yaml_with(&pretrained(model_type), &format!("{model_type}/tokenizer.json"));
     let file = workspace.join(format!("{name}.yaml"));
     std::fs::write(&file, yaml).unwrap();
     let folder = workspace.join(name);

@@ -4,19 +4,16 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
+use stagecoach_tests::fixture::records;
 use stagecoach_tests::{Launched, TestJob, corpus, says, undisturbed};
+
+use crate::replay::change_metrics;
 
 /// Enough steps for three timelines in the metrics, since one step in ten has a timeline.
 const STEPS: u64 = 30;
 
-fn records(metrics: &Path) -> Vec<Value> {
-    let text = std::fs::read_to_string(metrics).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
-/// Rewrites the times of the stages in the metrics. The time of a stage becomes its work divided by its speed.
-fn rewrite(metrics: &Path, speeds: [f64; 3]) {
-    let mut records = records(metrics);
+/// Changes the times of the stages in the metrics. The time of a stage becomes its work divided by its speed.
+fn rewrite(records: &mut [Value], speeds: [f64; 3]) {
     for record in records.iter_mut().filter_map(|record| record.get_mut("timeline")) {
         let work: Vec<[f64; 3]> = serde_json::from_value(record["work"].clone()).unwrap();
         let layers: Vec<usize> = serde_json::from_value(record["partition"].clone()).unwrap();
@@ -32,12 +29,10 @@ fn rewrite(metrics: &Path, speeds: [f64; 3]) {
             stage["seconds"] = json!(times);
         }
     }
-    let lines: Vec<String> = records.iter().map(Value::to_string).collect();
-    std::fs::write(metrics, lines.join("\n") + "\n").unwrap();
 }
 
-fn partition(metrics: &Path) -> Value {
-    records(metrics).pop().unwrap()["timeline"]["partition"].clone()
+fn partition(folder: &Path) -> Value {
+    records(folder).pop().unwrap()["timeline"]["partition"].clone()
 }
 
 #[test]
@@ -45,17 +40,17 @@ fn a_stage_that_was_slow_gets_fewer_layers_and_the_bits_stay() {
     let workspace = corpus::workspace();
     let workspace = workspace.path();
     let job = TestJob { layers: 8, steps: STEPS, decay_steps: Some(STEPS), ..TestJob::default() };
-    let metrics = workspace.join("small/metrics.jsonl");
+    let folder = workspace.join("small");
     Launched::start(workspace, &job, &[]).finish(workspace).hashes();
-    let even = partition(&metrics);
+    let even = partition(&folder);
     for (steps, speeds, expected) in
         [(STEPS + 10, [1.0, 0.9, 1.0], None), (2 * STEPS, [1.0, 0.25, 1.0], Some([4, 1, 3]))]
     {
-        rewrite(&metrics, speeds);
+        change_metrics(&folder, |records| rewrite(records, speeds));
         let longer = TestJob { steps, ..job.clone() };
         let outcome = Launched::start(workspace, &longer, &[]).finish(workspace);
         assert_eq!(outcome.hashes(), undisturbed(&longer));
-        assert_eq!(partition(&metrics), expected.map_or(even.clone(), |layers| json!(layers)));
+        assert_eq!(partition(&folder), expected.map_or(even.clone(), |layers| json!(layers)));
         match expected {
             Some(_) => {
                 says(&outcome, "the stages are 1.00/0.25/1.00 times as fast as the fastest: their layers are 4/1/3")

@@ -4,29 +4,21 @@ use std::path::Path;
 use std::process::Command;
 
 use stagecoach_api::job::TOKEN_CACHE;
-use stagecoach_tests::{TestJob, corpus, stagecoach};
+use stagecoach_tests::{TestJob, corpus, run_command, stagecoach, text};
 
 /// Writes `yaml` as the job file of `workspace`, and runs it. Returns the exit code and the whole output.
-fn run(workspace: &Path, yaml: &str, arguments: &[&str], env: &[(&str, &str)]) -> (i32, String) {
+fn run(workspace: &Path, yaml: &str, env: &[(&str, &str)]) -> (Option<i32>, String) {
     let file = workspace.join("job.yaml");
     std::fs::write(&file, yaml).unwrap();
-    let output = Command::new(stagecoach())
-        .arg("run")
-        .arg(file)
-        .arg("--workspace")
-        .arg(workspace)
-        .args(arguments)
-        .envs(env.iter().copied())
-        .output()
-        .unwrap();
-    let printed = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    (output.status.code().unwrap_or(-1), printed)
+    let mut command = Command::new(stagecoach());
+    command.arg("run").arg(file).arg("--workspace").arg(workspace).envs(env.iter().copied());
+    run_command(&mut command)
 }
 
 /// Asserts the exit code, and that the output contains all `words`. Asserts that the run left neither a result, a last
 /// checkpoint nor an incomplete token cache.
-fn refused(name: &str, workspace: &Path, (code, printed): (i32, String), expected: i32, words: &[&str]) {
-    assert_eq!(code, expected, "{name}:\n{printed}");
+fn refused(name: &str, workspace: &Path, (code, printed): (Option<i32>, String), expected: i32, words: &[&str]) {
+    assert_eq!(code, Some(expected), "{name}:\n{printed}");
     for word in words {
         assert!(printed.contains(word), "{name}: no {word:?} in\n{printed}");
     }
@@ -99,7 +91,7 @@ fn a_job_that_makes_no_sense_names_the_field_and_the_remedy() {
     ];
     for (name, yaml, words) in cases {
         let workspace = corpus::workspace();
-        let got = run(workspace.path(), yaml, &[], &[("CUDA_VISIBLE_DEVICES", "")]);
+        let got = run(workspace.path(), yaml, &[("CUDA_VISIBLE_DEVICES", "")]);
         refused(name, workspace.path(), got, 78, words);
     }
 }
@@ -122,7 +114,7 @@ fn a_schedule_in_a_file_for_another_job_is_refused_with_the_job_that_it_is_for()
         let job = TestJob { stages: 2, schedule: "Csv, csv: {path: schedule.csv}", ..TestJob::default() };
         let yaml = TestJob { virtual_stages: *virtual_stages, ..job }.yaml();
         let yaml = yaml.replace("microbatches: 4", &format!("microbatches: {microbatches}"));
-        let printed = run(workspace.path(), &yaml, &[], &[]);
+        let printed = run(workspace.path(), &yaml, &[]);
         refused(
             csv,
             workspace.path(),
@@ -160,15 +152,14 @@ fn a_corpus_that_cannot_be_used_names_the_file() {
     for (name, yaml, make, code, words) in cases {
         let workspace = corpus::workspace();
         make(workspace.path());
-        refused(name, workspace.path(), run(workspace.path(), yaml, &[], &[]), *code, words);
+        refused(name, workspace.path(), run(workspace.path(), yaml, &[]), *code, words);
     }
 }
 
 #[test]
 fn a_missing_job_file_is_named() {
-    let output = Command::new(stagecoach()).args(["run", "nowhere/job.yaml"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(78));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("nowhere/job.yaml"));
+    let (code, printed) = stagecoach_tests::run(&["run", "nowhere/job.yaml"]);
+    assert!(code == Some(78) && printed.contains("nowhere/job.yaml"), "{printed}");
 }
 
 #[test]
@@ -178,9 +169,8 @@ fn a_workspace_that_is_no_folder_is_named_and_not_created() {
     std::fs::write(&file, TestJob::default().yaml()).unwrap();
     let misspelt = workspace.path().join("workspcae");
     for folder in [&file, &file.join("w"), &misspelt] {
-        let output = Command::new(stagecoach()).arg("run").arg(&file).arg("--workspace").arg(folder).output().unwrap();
-        assert_eq!(output.status.code(), Some(78));
-        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        let (code, printed) = stagecoach_tests::run(&["run", text(&file), "--workspace", text(folder)]);
+        assert_eq!(code, Some(78));
         assert!(printed.contains(&format!("{} is not a folder", folder.display())), "{printed}");
     }
     assert!(!misspelt.exists());
@@ -191,15 +181,14 @@ fn a_world_size_that_disagrees_with_the_job_is_refused() {
     let workspace = corpus::workspace();
     let file = workspace.path().join("job.yaml");
     std::fs::write(&file, TestJob::default().yaml()).unwrap();
-    let path = |p: &Path| p.to_str().unwrap().to_owned();
     let output = Command::new(stagecoach())
         .arg("stage")
         .envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "1"), ("RANK", "0"), ("WORLD_SIZE", "2")])
         .envs([("STAGECOACH_JOB", "small"), ("STAGECOACH_JOB_UID", "u"), ("STAGECOACH_ATTEMPT", "1")])
         .envs([("POD_IP", "127.0.0.1"), ("POD_UID", "p")])
-        .env("STAGECOACH_CONFIG", path(&file))
-        .env("STAGECOACH_WORKSPACE", path(workspace.path()))
-        .env("STAGECOACH_TERMINATION_LOG", path(&workspace.path().join("termination-message")))
+        .env("STAGECOACH_CONFIG", &file)
+        .env("STAGECOACH_WORKSPACE", workspace.path())
+        .env("STAGECOACH_TERMINATION_LOG", workspace.path().join("termination-message"))
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(78));

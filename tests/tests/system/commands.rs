@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use stagecoach_test_hub::{File, Hub};
-use stagecoach_tests::fixture::copy;
-use stagecoach_tests::{Launched, TestJob, corpus, hugging_face, spawn, stagecoach, text};
+use stagecoach_tests::fixture::{copy, records};
+use stagecoach_tests::{Launched, TestJob, corpus, hugging_face, run, run_command, spawn, stagecoach, text};
 
 fn succeeds(arguments: &[&str]) -> String {
     // with one thread for each core, the threads of `generate` would spin at every barrier while other tests compute
@@ -95,10 +95,10 @@ fn a_plan_of_a_corpus_on_the_hub_needs_no_network() {
     let nobody = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
     let endpoint = format!("http://{}", nobody.local_addr().unwrap());
     let sample = samples().join("fineweb-12-layer.yaml");
-    let mut plan = std::process::Command::new(stagecoach());
+    let mut plan = Command::new(stagecoach());
     plan.arg("plan").arg(&sample).env("HF_ENDPOINT", endpoint).env("HF_HUB_CACHE", "/nowhere");
-    let output = plan.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let (code, printed) = run_command(&mut plan);
+    assert_eq!(code, Some(0), "{printed}");
     nobody.set_nonblocking(true).unwrap();
     assert_eq!(nobody.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "no request");
 }
@@ -166,9 +166,7 @@ fn a_corpus_is_tokenised_ahead_and_a_model_writes() {
     assert_eq!(format!("ka{}\n", lines[1]["completion"].as_str().unwrap()), generate("1"));
     assert_eq!(lines[1]["finishReason"], "length");
     std::fs::write(&prompts, "{\"prompt\": \"lo\"}\n{\"text\": \"ka\"}\n").unwrap();
-    let mut refused = Command::new(stagecoach());
-    let refused = refused.args(["generate", text(&model), "--prompts", text(&prompts)]).output().unwrap();
-    let printed = String::from_utf8_lossy(&refused.stderr).into_owned();
+    let (_, printed) = run(&["generate", text(&model), "--prompts", text(&prompts)]);
     let expected =
         "prompts.jsonl, line 2 is no prompt: it has neither prompt nor messages: expected {\"prompt\": \"...\"}";
     assert!(printed.contains(expected), "{printed}");
@@ -181,8 +179,7 @@ fn a_corpus_is_tokenised_ahead_and_a_model_writes() {
         ("--stop", ""),
     ] {
         let option = format!("{option}={value}");
-        let refused = Command::new(stagecoach()).args(["generate", text(&model), &option]).output().unwrap();
-        assert_eq!(refused.status.code(), Some(2), "{option}");
+        assert_eq!(run(&["generate", text(&model), &option]).0, Some(2), "{option}");
     }
     for name in ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors.index.json"] {
         assert!(model.join(name).exists(), "{name}");
@@ -258,8 +255,7 @@ fn what_every_stage_did_is_recorded_and_drawn() {
     let job = TestJob { steps: 11, stages: 2, schedule: "Interleaved1F1B", virtual_stages: 2, ..TestJob::default() };
     Launched::start(workspace, &job, &[]).finish(workspace).hashes();
     let folder = workspace.join("small");
-    let metrics = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
-    let records: Vec<Value> = metrics.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let records = records(&folder);
     let recorded: Vec<_> = records.iter().filter(|record| record.get("timeline").is_some()).collect();
     assert_eq!(recorded.iter().map(|record| &record["step"]).collect::<Vec<_>>(), [10, 11]);
     for record in &records {
@@ -345,10 +341,8 @@ fn a_plan_knows_the_vocabulary_of_the_tokenizers_file() {
     assert_eq!(plan(&file, &[]), plan(&trained, &[]));
     assert_ne!(plan(&file, &[]), plan(&file, &["--set", "model.llama.vocabSize=40000"]));
     std::fs::remove_file(workspace.join("tokenizer.json")).unwrap();
-    let refused =
-        Command::new(stagecoach()).args(["plan", text(&file), "--workspace", text(workspace)]).output().unwrap();
-    let printed = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(refused.status.code() == Some(78) && printed.contains("there is no such file"), "{printed}");
+    let (code, printed) = run(&["plan", text(&file), "--workspace", text(workspace)]);
+    assert!(code == Some(78) && printed.contains("there is no such file"), "{printed}");
 }
 
 #[test]
@@ -366,9 +360,8 @@ fn a_plan_over_unequal_stages_gives_the_slow_one_less() {
         ("1,1", "--speeds has 2 numbers and the job 3 stages: give one number a stage, as in 1,1,1"),
         ("1,0,1", "--speeds: the speed of stage 1 is 0: it has to be a finite number above zero"),
     ] {
-        let refused = Command::new(stagecoach()).args(["plan", text(&file), "--speeds", speeds]).output().unwrap();
-        let printed = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert!(refused.status.code() == Some(78) && printed.contains(expected), "{printed}");
+        let (code, printed) = run(&["plan", text(&file), "--speeds", speeds]);
+        assert!(code == Some(78) && printed.contains(expected), "{printed}");
     }
 }
 
@@ -386,11 +379,8 @@ fn the_best_schedule_of_a_job_is_found_and_can_be_taken_along() {
         printed.lines().filter(|line| line.starts_with("stage ")).map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(stages(&printed), stages(&again));
-    let refused = Command::new(stagecoach())
-        .args(["plan", text(&file), "--optimal", "--set", "pipeline.schedule={type: ZBVZeroBubble}"])
-        .args(["--set", "pipeline.virtualStages=2", "--set", "model.llama.numHiddenLayers=6"])
-        .output()
-        .unwrap();
-    let printed = String::from_utf8_lossy(&refused.stderr).into_owned();
+    let set = ["pipeline.schedule={type: ZBVZeroBubble}", "pipeline.virtualStages=2", "model.llama.numHiddenLayers=6"];
+    let set: Vec<&str> = set.into_iter().flat_map(|field| ["--set", field]).collect();
+    let (_, printed) = run(&[&["plan", text(&file), "--optimal"], set.as_slice()].concat());
     assert!(printed.contains("--optimal searches among schedules with one chunk a stage"), "{printed}");
 }

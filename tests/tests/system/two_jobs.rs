@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use stagecoach_tests::{Ended, Group, TestJob, corpus, saved, until};
+use stagecoach_tests::{Ended, Group, TestJob, corpus, fences, saved, until};
 
 fn job(name: &str) -> TestJob {
     let extra = "  checkpoint: {everySteps: 4}\n  storage: {path: shared}\n".to_owned();
@@ -12,8 +12,7 @@ fn job(name: &str) -> TestJob {
 }
 
 fn held(workspace: &Path) -> BTreeSet<String> {
-    let entries = std::fs::read_dir(workspace.join("shared/fences")).into_iter().flatten().flatten();
-    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).filter(|name| !name.contains('.')).collect()
+    fences(&workspace.join("shared"))
 }
 
 fn training(workspace: &Path) -> Group {

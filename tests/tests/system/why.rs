@@ -3,18 +3,16 @@
 use std::path::Path;
 use std::process::Command;
 
-use stagecoach_tests::{Launched, TestJob, corpus, signal, stagecoach, until};
+use stagecoach_tests::{Launched, TestJob, corpus, run, signal, stagecoach, text, until};
 
 /// Runs `why`. Returns the exit code and the output.
-fn why(folder: &Path) -> (i32, String) {
-    let output = Command::new(stagecoach()).arg("why").arg(folder).output().unwrap();
-    let printed = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
-    (output.status.code().unwrap_or(-1), printed)
+fn why(folder: &Path) -> (Option<i32>, String) {
+    run(&["why", text(folder)])
 }
 
 fn says(folder: &Path, words: &[&str]) -> String {
     let (code, printed) = why(folder);
-    assert_eq!(code, 0, "{printed}");
+    assert_eq!(code, Some(0), "{printed}");
     words.iter().for_each(|words| assert!(printed.contains(words), "no {words:?} in\n{printed}"));
     printed
 }
@@ -136,8 +134,8 @@ fn a_folder_that_is_no_jobs_is_named() {
     {
         let (code, printed) = why(&folder.path().join(name));
         assert!(
-            code != 0 && printed.contains(words) && printed.contains("such as workspace/NAME"),
-            "{code}: {printed}"
+            code != Some(0) && printed.contains(words) && printed.contains("such as workspace/NAME"),
+            "{code:?}: {printed}"
         );
         assert_eq!(printed.lines().count(), 1, "{printed}");
     }

@@ -8,12 +8,11 @@ use stagecoach_checkpoint::differences;
 use stagecoach_planner::environment_differences;
 use stagecoach_replay::{
     ReplayConfig, ReplayDifference, Replayed, RunRecord, compare_steps, compare_tensors, first_divergence,
-    first_divergent_tensor, replay, stage_of,
+    first_divergent_tensor, stage_of,
 };
-use stagecoach_telemetry::ProgressDisplay;
 
 use super::output::print_line;
-use super::replay::differs;
+use super::replay::{differs, replay_or_fail};
 
 /// Find the first step and the first tensor at which two runs differ.
 ///
@@ -83,10 +82,7 @@ impl DiffCommand {
     fn train(&self, record: &RunRecord, step: u64) -> anyhow::Result<Replayed> {
         let workspace = self.workspace.clone().unwrap_or_else(|| record.workspace());
         let config = ReplayConfig { workspace, stages: self.stages, dump: vec!["*".into()], ..ReplayConfig::default() };
-        match replay(record, record.newest_before(step), step, &config, &mut ProgressDisplay::notes())? {
-            Ok(replayed) => Ok(replayed),
-            Err(difference) => bail!(differs(&difference)),
-        }
+        replay_or_fail(record, record.newest_before(step), step, &config)
     }
 }
 

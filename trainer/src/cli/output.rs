@@ -53,7 +53,7 @@ pub(super) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
 }
 
 /// Writes `content` to the file that the user requested, if any, and prints the path.
-pub(super) fn write_file(path: Option<&Path>, content: impl FnOnce() -> String) -> anyhow::Result<()> {
+pub(super) fn write_requested_file(path: Option<&Path>, content: impl FnOnce() -> String) -> anyhow::Result<()> {
     let Some(path) = path else { return Ok(()) };
     std::fs::write(path, content()).with_context(|| format!("could not write {}", path.display()))?;
     print_line(format!("wrote {}", path.display()));

@@ -21,7 +21,7 @@ use stagecoach_planner::{
 };
 
 use super::job_args::JobArgs;
-use super::output::{print_line, write_file};
+use super::output::{print_line, write_requested_file};
 use super::page::{PagePort, serve_until_killed};
 
 /// Show how a job would run: partition, timeline, bubble, memory.
@@ -120,9 +120,9 @@ impl PlanCommand {
             print_line(prediction_table(roofline, &layout, config.job.spec.data_parallel));
         }
         let title = format!("{}: {} over {stages} stages", config.job.metadata.name, layout.schedule.name);
-        write_file(self.svg.as_deref(), || timeline_svg(&panels, &title))?;
-        write_file(self.trace.as_deref(), || timeline_trace(&panels))?;
-        write_file(self.csv.as_deref(), || to_csv(&layout.schedule))
+        write_requested_file(self.svg.as_deref(), || timeline_svg(&panels, &title))?;
+        write_requested_file(self.trace.as_deref(), || timeline_trace(&panels))?;
+        write_requested_file(self.csv.as_deref(), || to_csv(&layout.schedule))
     }
 }
 

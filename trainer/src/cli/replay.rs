@@ -15,7 +15,7 @@ use stagecoach_replay::{
 use stagecoach_telemetry::{ProgressDisplay, StepRecord};
 use tch::Tensor;
 
-use super::output::{print_line, write_file};
+use super::output::{print_line, write_requested_file};
 
 /// Train steps of a run again, and compare them bit for bit with the record.
 ///
@@ -77,10 +77,7 @@ impl ReplayCommand {
         let base = record.newest_before(self.step);
         config.dump.clone_from(&self.dump);
         print_line(replaying(base, until));
-        let replayed = match replay(&record, base, until, &config, &mut ProgressDisplay::notes())? {
-            Ok(replayed) => replayed,
-            Err(difference) => bail!(differs(&difference)),
-        };
+        let replayed = replay_or_fail(&record, base, until, &config)?;
         if !self.dump.is_empty() {
             let tensors = replayed.tensors(until)?;
             Tensor::write_safetensors(&tensors, &self.dump_file)
@@ -91,17 +88,10 @@ impl ReplayCommand {
         print_line(step_table(&record, &asked));
         if let Some(file) = &self.trace {
             let trace = trace(&replayed)?;
-            write_file(Some(file), || trace)?;
+            write_requested_file(Some(file), || trace)?;
         }
         let environments = note_environments(&record, &replayed, until);
-        if record.steps.is_empty() {
-            print_line("there is no record to compare with: metrics.jsonl is not beside the checkpoints");
-            return Ok(());
-        }
-        if let Some(difference) = compare_steps(&record.steps, &replayed.steps) {
-            bail!(differs(&ReplayDifference { what: format!("{difference}{environments}"), ..difference }));
-        }
-        print_line(equal(&replayed));
+        print_line(compare_with_record(&record, &replayed, environments)?);
         Ok(())
     }
 }
@@ -114,10 +104,34 @@ pub(super) fn replaying(base: Option<&RecordedCheckpoint>, until: u64) -> String
     }
 }
 
-/// Returns the message that all steps equal the record.
-pub(super) fn equal(replayed: &Replayed) -> String {
+/// Calls [`replay`]. Also returns an error for a difference that the replay itself finds.
+pub(super) fn replay_or_fail(
+    record: &RunRecord,
+    base: Option<&RecordedCheckpoint>,
+    until: u64,
+    config: &ReplayConfig,
+) -> anyhow::Result<Replayed> {
+    let replayed = replay(record, base, until, config, &mut ProgressDisplay::notes())?;
+    replayed.map_err(|difference| differs(&difference).into())
+}
+
+/// Returns the message that all steps equal the record, or that there is no record.
+///
+/// # Errors
+/// If a step differs. The message ends with `environments`.
+pub(super) fn compare_with_record(
+    record: &RunRecord,
+    replayed: &Replayed,
+    environments: &str,
+) -> anyhow::Result<String> {
+    if record.steps.is_empty() {
+        return Ok("there is no record to compare with: metrics.jsonl is not beside the checkpoints".to_owned());
+    }
+    if let Some(difference) = compare_steps(&record.steps, &replayed.steps) {
+        bail!(differs(&ReplayDifference { what: format!("{difference}{environments}"), ..difference }));
+    }
     let count = replayed.steps.len();
-    format!("equal: {count} step{}, bit for bit", if count == 1 { "" } else { "s" })
+    Ok(format!("equal: {count} step{}, bit for bit", if count == 1 { "" } else { "s" }))
 }
 
 /// Returns the error for a record that its replay contradicts.

@@ -11,7 +11,7 @@ use stagecoach_pipeline::{
 };
 use stagecoach_telemetry::{DataWait, StepRecord, TimelineRecord, advice, read_metrics};
 
-use super::output::{print_line, write_file};
+use super::output::{print_line, write_requested_file};
 
 /// Show a trained step's timeline of every stage, above a simulation of it.
 ///
@@ -62,8 +62,8 @@ impl TimelineCommand {
         if let Some(advice) = advice(records[..=index].iter().map(|(_, record)| record)) {
             print_line(format!("\n{advice}"));
         }
-        write_file(self.svg.as_deref(), || timeline_svg(&panels, &title))?;
-        write_file(self.trace.as_deref(), || timeline_trace(&panels))
+        write_requested_file(self.svg.as_deref(), || timeline_svg(&panels, &title))?;
+        write_requested_file(self.trace.as_deref(), || timeline_trace(&panels))
     }
 }
 

@@ -74,7 +74,6 @@ fn resident_bytes(status: &str, name: &str) -> u64 {
 fn measure(vocab_size: usize, tokens: i64) {
     tch::set_num_threads(1);
     let config = LlamaConfig {
-        model_type: ModelType::Llama,
         hidden_size: HIDDEN,
         num_hidden_layers: 0,
         num_attention_heads: 1,
@@ -82,12 +81,7 @@ fn measure(vocab_size: usize, tokens: i64) {
         head_dim: HIDDEN,
         intermediate_size: HIDDEN,
         vocab_size,
-        max_position_embeddings: LENGTH as usize,
-        rope_theta: 10_000.0,
-        rope_scaling: None,
-        rms_norm_eps: 1e-5,
-        tie_word_embeddings: false,
-        initializer_range: 0.02,
+        ..layer_config()
     };
     let stage = second_stage(config, vec![0, 0]);
     let chunk = &stage.chunks[&1];

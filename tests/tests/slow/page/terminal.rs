@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use stagecoach_tests::browser::Browser;
-use stagecoach_tests::{Launched, TestJob, corpus, signal, stagecoach};
+use stagecoach_tests::{Launched, TestJob, corpus, run_command, signal, stagecoach};
 
 const WIDTH: u32 = 1100;
 const STYLE: &str = "body { margin: 0; padding: 16px; background: #0d1117; color: #e6edf3 }
@@ -61,6 +61,5 @@ fn commands_print_what_their_pictures_show() {
 
 /// Returns the whole output of `stagecoach COMMAND`.
 fn printed(folder: &Path, command: &str) -> String {
-    let output = Command::new(stagecoach()).args(command.split(' ')).current_dir(folder).output().unwrap();
-    [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat()
+    run_command(Command::new(stagecoach()).args(command.split(' ')).current_dir(folder)).1
 }

@@ -13,14 +13,11 @@ use stagecoach_data::{DocumentName, PartText, document_numbers};
 use stagecoach_replay::blame::{
     BlamedJob, RankBy, Spike, SpikeRule, StepBlame, TENSORS, document_gradients, find_spikes,
 };
-use stagecoach_replay::{
-    RecordedCheckpoint, ReplayConfig, ReplayDifference, Replayed, RunRecord, compare_steps, replay,
-};
-use stagecoach_telemetry::ProgressDisplay;
+use stagecoach_replay::{RecordedCheckpoint, ReplayConfig, Replayed, RunRecord};
 
 use super::job_args::parse_not_negative;
 use super::output::{print_json, print_line};
-use super::replay::{RunArgs, differs, equal, note_environments, replaying};
+use super::replay::{RunArgs, compare_with_record, note_environments, replay_or_fail, replaying};
 
 /// Show the contribution of each document to a step's loss and gradient.
 ///
@@ -211,18 +208,9 @@ impl BlameCommand {
         config: &ReplayConfig,
     ) -> anyhow::Result<Replayed> {
         self.print(replaying(base, until));
-        let replayed = match replay(record, base, until, config, &mut ProgressDisplay::notes())? {
-            Ok(replayed) => replayed,
-            Err(difference) => bail!(differs(&difference)),
-        };
+        let replayed = replay_or_fail(record, base, until, config)?;
         let environments = if self.json { "" } else { note_environments(record, &replayed, until) };
-        if record.steps.is_empty() {
-            self.print("there is no record to compare with: metrics.jsonl is not beside the checkpoints");
-        } else if let Some(difference) = compare_steps(&record.steps, &replayed.steps) {
-            bail!(differs(&ReplayDifference { what: format!("{difference}{environments}"), ..difference }));
-        } else {
-            self.print(equal(&replayed));
-        }
+        self.print(compare_with_record(record, &replayed, environments)?);
         Ok(replayed)
     }
 }

@@ -2,17 +2,17 @@
 
 use std::ops::RangeInclusive;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use serde::Serialize;
 use stagecoach_data::DocumentName;
 use stagecoach_display::table;
 use stagecoach_replay::blame::BlamedJob;
-use stagecoach_replay::{ReplayConfig, RunRecord, compare_steps, replay};
-use stagecoach_telemetry::{ProgressDisplay, StepRecord, curve};
+use stagecoach_replay::{ReplayConfig, RunRecord, compare_steps};
+use stagecoach_telemetry::{StepRecord, curve};
 
 use super::BlameCommand;
 use crate::cli::output::print_json;
-use crate::cli::replay::{differs, replaying};
+use crate::cli::replay::{replay_or_fail, replaying};
 
 /// The minimum number of steps in the plot, if the command trains at least this many.
 const MIN_DRAWN: u64 = 50;
@@ -74,10 +74,7 @@ impl BlameCommand {
         let all = self.replay_as_recorded(record, base, until, config)?.steps;
         self.print(format!("{} without the documents", replaying(base, until)));
         let config = ReplayConfig { without: indices.into_iter().collect(), ..config.clone() };
-        let rest = match replay(record, base, until, &config, &mut ProgressDisplay::notes())? {
-            Ok(replayed) => replayed.steps,
-            Err(difference) => bail!(differs(&difference)),
-        };
+        let rest = replay_or_fail(record, base, until, &config)?.steps;
         let name = match self.without.as_slice() {
             [document] => format!("without {document}"),
             documents => format!("without {} documents", documents.len()),

@@ -16,6 +16,7 @@ use tch::{Device, Kind, Tensor};
 
 const FORWARD: LinkId = LinkId { from: 0, to: 1, payload: LinkPayload::Forward { boundary: 0 } };
 const BACKWARD: LinkId = LinkId { from: 1, to: 0, payload: LinkPayload::Backward { boundary: 0 } };
+const REPLICAS: LinkId = LinkId { from: 0, to: 1, payload: LinkPayload::Replicas };
 
 /// Opens the links of a group of `ranks` stages. `boundary_bytes` determines the size of the ring buffers in shared
 /// memory.
@@ -129,7 +130,6 @@ fn an_empty_tensor_arrives() {
 /// or a ring). The test also sends an empty tensor and a scalar.
 #[test]
 fn what_replicas_send_may_be_larger_than_what_carries_it() {
-    const REPLICAS: LinkId = LinkId { from: 0, to: 1, payload: LinkPayload::Replicas };
     let matrix = Tensor::arange(1024 * 2816, (Kind::Float, Device::Cpu)).view([1024, 2816]);
     let tensors = [matrix, tensor(1, 0, 3), tensor(2, 3, 1), Tensor::from(7f32)];
     for transport in [Transport::Tcp, Transport::Shm] {
@@ -173,15 +173,14 @@ fn a_send_blocks_while_as_many_as_the_verifier_reckons_with_have_not_left() {
 #[test]
 fn what_replicas_exchange_never_blocks() {
     const LENGTH: i64 = 1 << 20;
-    const LINK: LinkId = LinkId { from: 0, to: 1, payload: LinkPayload::Replicas };
     for transport in [Transport::Tcp, Transport::Shm] {
-        let mut links = group_of(2, false, |config| LinksConfig { transport, link_ids: &[LINK], ..config });
+        let mut links = group_of(2, false, |config| LinksConfig { transport, link_ids: &[REPLICAS], ..config });
         let mut second = links.pop().unwrap();
-        let sender = links[0].senders.remove(&LINK).unwrap();
+        let sender = links[0].senders.remove(&REPLICAS).unwrap();
         // no receive is posted yet
         let flat = |m: usize| tensor(m as i64, 1, LENGTH).view([-1]);
         (0..8).for_each(|m| sender.send(m, flat(m)).unwrap());
-        let receiver = second.receivers.get_mut(&LINK).unwrap();
+        let receiver = second.receivers.get_mut(&REPLICAS).unwrap();
         (0..8).for_each(|m| receiver.post(m, &[LENGTH * 8], Kind::Float));
         // the test requests the tensors in another order
         (0..8).rev().for_each(|m| assert_eq!(receiver.wait(m).unwrap(), flat(m)));

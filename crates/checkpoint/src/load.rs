@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use crate::error::{CheckpointError, Damage, Warning};
 use crate::paths::{self, CHECKPOINTS_DIR};
 use crate::reader::{CheckpointReader, open_files};
-use crate::volume::{Volume, io_error_on};
+use crate::volume::{Volume, list_or_none};
 
 /// The entries of `checkpoints/`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,10 +48,7 @@ pub struct NewestCheckpoint {
 /// # Errors
 /// Returns an error if the volume fails. A missing folder of checkpoints is not an error.
 pub fn list(volume: &dyn Volume) -> Result<Listing, CheckpointError> {
-    let entries = match volume.list(CHECKPOINTS_DIR) {
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Listing::default()),
-        listed => listed.map_err(io_error_on(volume, "list", CHECKPOINTS_DIR))?,
-    };
+    let entries = list_or_none(volume, CHECKPOINTS_DIR)?;
     let mut listing = Listing::default();
     for entry in entries.into_iter().filter(|entry| paths::parse_probe_dir_name(&entry.name).is_none()) {
         let reason = match (paths::parse_step_dir_name(&entry.name), entry.is_dir) {

@@ -7,7 +7,7 @@ const MAX_BUCKETS: usize = 1 << 16;
 
 /// A bucket: the summary of the values of consecutive steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct SeriesBin {
+struct Bucket {
     low: f32,
     high: f32,
     sum: f64,
@@ -15,11 +15,11 @@ struct SeriesBin {
     count: u32,
 }
 
-const EMPTY: SeriesBin = SeriesBin { low: f32::INFINITY, high: f32::NEG_INFINITY, sum: 0.0, count: 0 };
+const EMPTY: Bucket = Bucket { low: f32::INFINITY, high: f32::NEG_INFINITY, sum: 0.0, count: 0 };
 
-impl SeriesBin {
-    fn merged(self, other: SeriesBin) -> SeriesBin {
-        SeriesBin {
+impl Bucket {
+    fn merged(self, other: Bucket) -> Bucket {
+        Bucket {
             low: self.low.min(other.low),
             high: self.high.max(other.high),
             sum: self.sum + other.sum,
@@ -34,7 +34,7 @@ pub(super) struct Series {
     /// The number of steps in a bucket, a power of two.
     steps_per_bucket: u64,
     /// The buckets. The first step of the bucket at index i is `i * steps_per_bucket`.
-    buckets: Vec<SeriesBin>,
+    buckets: Vec<Bucket>,
 }
 
 impl Default for Series {
@@ -70,7 +70,7 @@ impl Series {
         if index >= self.buckets.len() {
             self.buckets.resize(index + 1, EMPTY);
         }
-        let added = SeriesBin { low: value_f32, high: value_f32, sum: value, count: 1 };
+        let added = Bucket { low: value_f32, high: value_f32, sum: value, count: 1 };
         self.buckets[index] = self.buckets[index].merged(added);
     }
 

@@ -2,10 +2,12 @@
 //! `models--OWNER--NAME` with the files `refs/REVISION` and `snapshots/COMMIT/PATH`.
 
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind};
 use std::path::{Component, Path, PathBuf};
 
-use crate::digest::{Digest, Hasher};
+use sha2::{Digest as _, Sha256};
+
+use crate::digest::Digest;
 use crate::error::HubError;
 use crate::file::HubFile;
 use crate::repo::Repo;
@@ -82,15 +84,9 @@ impl Cache {
 }
 
 fn sha256(path: &Path) -> io::Result<Digest> {
-    let mut file = File::open(path)?;
-    let mut hasher = Hasher::like(&Digest::Sha256(String::new()), 0);
-    let mut buffer = vec![0; 1 << 16];
-    loop {
-        match file.read(&mut buffer)? {
-            0 => return Ok(hasher.finish()),
-            count => hasher.update(&buffer[..count]),
-        }
-    }
+    let mut hasher = Sha256::new();
+    io::copy(&mut File::open(path)?, &mut hasher)?;
+    Ok(Digest::Sha256(format!("{:x}", hasher.finalize())))
 }
 
 /// Whether a path stays within the folder to which it is joined.

@@ -12,7 +12,7 @@ pub(crate) struct SignedUrls(Mutex<HashMap<String, Url>>);
 impl SignedUrls {
     /// The largest number of stored URLs. The number is larger than the number of files that readers have open at a
     /// time. The hub signs a dropped URL again.
-    const MOST: usize = 256;
+    const MAX_URLS: usize = 256;
 
     pub(crate) fn get(&self, path: &str) -> Option<Url> {
         self.lock().get(path).cloned()
@@ -20,7 +20,7 @@ impl SignedUrls {
 
     pub(crate) fn remember(&self, path: String, url: &Url) {
         let mut urls = self.lock();
-        if urls.len() >= SignedUrls::MOST {
+        if urls.len() >= SignedUrls::MAX_URLS {
             urls.clear();
         }
         urls.insert(path, url.clone());

@@ -10,10 +10,10 @@ use crate::folder::JobFolder;
 
 /// An upper bound of the time for which a process holds the lock only to check it. A starting run waits for this time
 /// before it tries again.
-const CHECK_DURATION: Duration = Duration::from_millis(10);
+const RETRY_DELAY: Duration = Duration::from_millis(10);
 /// The number of times that a starting run tries again to acquire the lock, because a process that only checks the lock
 /// may hold the lock for a moment.
-const MAX_CHECKS: u32 = 3;
+const MAX_RETRIES: u32 = 3;
 
 /// Whether a run holds the lock of a job's folder. The check writes nothing.
 ///
@@ -49,11 +49,11 @@ impl JobLock {
         let open = File::options().create(true).truncate(false).read(true).write(true).open(&path);
         let mut file = open.map_err(LaunchError::storage("open the lock", &path))?;
         let mut locked = file.try_lock();
-        for _ in 0..MAX_CHECKS {
+        for _ in 0..MAX_RETRIES {
             if !matches!(locked, Err(TryLockError::WouldBlock)) {
                 break;
             }
-            std::thread::sleep(CHECK_DURATION);
+            std::thread::sleep(RETRY_DELAY);
             locked = file.try_lock();
         }
         match locked {

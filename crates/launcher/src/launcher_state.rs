@@ -1,9 +1,7 @@
 //! `state.json` in the job's folder: the launcher's state that persists between runs.
 
-use std::{fs, io};
-
 use serde::{Deserialize, Serialize};
-use stagecoach_files::random_hex;
+use stagecoach_files::{random_hex, read_if_exists};
 use stagecoach_lifecycle::{AttemptFailure, AttemptPhase, JobState, UnixMillis};
 
 use super::LaunchError;
@@ -101,10 +99,8 @@ impl LauncherState {
     /// Returns the errors of [`LauncherState::load`].
     pub(super) fn stored(folder: &JobFolder) -> Result<Option<Self>, LaunchError> {
         let path = folder.launcher_state();
-        let bytes = match fs::read(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            read => read.map_err(LaunchError::storage("read", &path))?,
-        };
+        let bytes = read_if_exists(&path).map_err(LaunchError::storage("read", &path))?;
+        let Some(bytes) = bytes else { return Ok(None) };
         let stored = serde_json::from_slice(&bytes);
         stored.map(Some).map_err(|error| LaunchError::State { path, problem: error.to_string() })
     }
@@ -151,6 +147,8 @@ fn prepare_for_new_run(state: JobState) -> JobState {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use stagecoach_api::contract::Mesh;
     use stagecoach_lifecycle::{Attempt, FailureReason, JobFailureReason, JobOutcome};
 

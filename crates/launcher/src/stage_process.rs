@@ -168,7 +168,7 @@ impl StageProcess {
 
     /// Records in this value and in the spare's log that the spare has become a stage. On a full volume the line in the
     /// log may be missing.
-    pub(super) fn take_place(&mut self, instance: InstanceId) {
+    pub(super) fn promote(&mut self, instance: InstanceId) {
         let line = format!("{}\n", place_line(self.attempt, instance));
         let write = || -> io::Result<u64> {
             let mut log = File::options().append(true).open(&self.log)?;

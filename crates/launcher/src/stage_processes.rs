@@ -82,9 +82,9 @@ impl StageProcesses {
     }
 
     /// Records that a spare has replaced a stage.
-    pub(super) fn take_place(&mut self, attempt: u64, number: u32, instance: InstanceId, now: UnixMillis) {
+    pub(super) fn promote(&mut self, attempt: u64, number: u32, instance: InstanceId, now: UnixMillis) {
         if let Some(process) = self.waiting_spare(attempt, number) {
-            process.take_place(instance);
+            process.promote(instance);
             if process.state == InstanceState::Ready {
                 process.set_state(InstanceState::Starting, now);
             }
@@ -109,7 +109,7 @@ impl StageProcesses {
 
     /// Kills the spares with these numbers, even the spares that have replaced a stage, and removes them from the list.
     /// Returns whether the list had any of these spares.
-    pub(super) fn forget_spares(&mut self, attempt: u64, numbers: &BTreeSet<u32>) -> bool {
+    pub(super) fn kill_spares(&mut self, attempt: u64, numbers: &BTreeSet<u32>) -> bool {
         let before = self.0.len();
         let is_removed = |process: &StageProcess| {
             process.attempt == attempt && process.spare.is_some_and(|number| numbers.contains(&number))
@@ -146,7 +146,7 @@ impl StageProcesses {
 
     /// Removes the replaced processes of an attempt from the list, and kills the ones that still run. `kept` maps each
     /// rank to its current incarnation. Returns whether the list had any replaced process.
-    pub(super) fn forget_replaced(&mut self, attempt: u64, kept: &BTreeMap<u32, u32>) -> bool {
+    pub(super) fn kill_replaced(&mut self, attempt: u64, kept: &BTreeMap<u32, u32>) -> bool {
         let before = self.0.len();
         let is_replaced = |process: &StageProcess| {
             let is_older =

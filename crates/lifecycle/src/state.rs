@@ -169,11 +169,11 @@ impl JobState {
     }
 
     /// Corrects the times that decisions depend on, if a clock that was ahead of the current clock recorded them.
-    /// Afterwards, a back-off ends at the time `longest_backoff` at the latest, and no other of these times is later
+    /// Afterwards, a back-off ends at the time `latest_not_before` at the latest, and no other of these times is later
     /// than `now`. No wait then exceeds its bound, whatever the earlier clock showed.
-    pub(crate) fn clamp_times(&mut self, now: UnixMillis, longest_backoff: UnixMillis) {
+    pub(crate) fn clamp_times(&mut self, now: UnixMillis, latest_not_before: UnixMillis) {
         if let AttemptPhase::Running { not_before, .. } = &mut self.attempt_phase {
-            *not_before = longest_backoff.min(*not_before);
+            *not_before = latest_not_before.min(*not_before);
         }
         self.started_at = self.started_at.map(|started| now.min(started));
         // the time of any other failure is only displayed, and compared to identify the failure

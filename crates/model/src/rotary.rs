@@ -4,7 +4,7 @@ use std::f64::consts::TAU;
 use std::ops::Range;
 
 use stagecoach_kernels::Rotation;
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Tensor};
 
 use super::config_json::RopeScaling;
 
@@ -34,7 +34,7 @@ impl RotaryEmbedding {
             (0..positions).flat_map(|p| frequencies.iter().map(move |frequency| p as f64 * frequency)).collect();
         let table = |f: fn(f64) -> f64| {
             let values: Vec<f32> = angles.iter().map(|&a| f(a) as f32).collect();
-            Tensor::from_slice(&values).reshape([positions as i64, half as i64]).to_kind(Kind::Float).to_device(device)
+            Tensor::from_slice(&values).reshape([positions as i64, half as i64]).to_device(device)
         };
         RotaryEmbedding { cos: table(f64::cos), sin: table(f64::sin) }
     }

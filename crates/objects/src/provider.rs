@@ -98,12 +98,8 @@ impl Provider {
     }
 
     /// Returns the variable that makes the client send requests without credentials.
-    pub(crate) fn skip_signature(self) -> &'static str {
-        match self {
-            Provider::S3 => "AWS_SKIP_SIGNATURE",
-            Provider::Google => "GOOGLE_SKIP_SIGNATURE",
-            Provider::Azure => "AZURE_SKIP_SIGNATURE",
-        }
+    pub(crate) fn skip_signature(self) -> String {
+        format!("{}SKIP_SIGNATURE", self.prefix())
     }
 
     /// Describes how a user gives credentials to a job.

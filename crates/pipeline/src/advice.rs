@@ -62,13 +62,13 @@ fn better_partition(
     partition: &Partition,
 ) -> Option<(Partition, f64)> {
     let placement = &programs.placement;
-    // the seconds of a rank divided by the work of its modules: a slower rank has a larger number
-    let speed = |rank: usize| {
+    // a slower rank has a larger number
+    let seconds_per_work = |rank: usize| {
         let seconds: f64 = placement.chunks_of(rank).map(|chunk| costs.chunk(chunk).compute_seconds()).sum();
         let work: f64 = placement.chunks_of(rank).map(|chunk| partition.work(model, chunk)).sum();
         (work > 0.0).then_some(seconds / work)
     };
-    let speeds: Vec<f64> = (0..placement.ranks()).map(speed).collect::<Option<_>>()?;
+    let seconds_per_work: Vec<f64> = (0..placement.ranks()).map(seconds_per_work).collect::<Option<_>>()?;
     let makespan = |partition: &Partition| {
         let mut estimate = Costs {
             link_seconds: costs.link_seconds,
@@ -78,7 +78,7 @@ fn better_partition(
             ..Costs::estimate(model, partition, 1.0, f64::INFINITY)
         };
         for (chunk, &rank) in placement.as_slice().iter().enumerate() {
-            estimate.scale(chunk, speeds[rank]);
+            estimate.scale(chunk, seconds_per_work[rank]);
         }
         simulate(programs, &estimate).makespan
     };

@@ -48,5 +48,5 @@ pub use schedule::{
 pub use simulate::simulate;
 pub use speeds::{RankSpeeds, SpeedError};
 pub use timeline::{ActionSpan, Timeline};
-pub use verify::{BlockedActions, Limits, VerifyReport, Violation, verify, verify_evaluation};
+pub use verify::{BlockedActions, Limits, Violation, verify, verify_evaluation};
 pub use work_item::WorkItem;

@@ -1,7 +1,6 @@
 //! Measures the times for a plan on this machine: the time of each kind of module for a microbatch, and the time of a
 //! message between two stages.
 
-use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
@@ -59,10 +58,9 @@ pub fn measure_profile(config: &JobConfig, vocab_size: usize) -> Result<Profile,
         let run = || run_module(&stage.chunks[&chunk], input, &token_ids, &dy, length as i64, recompute);
         median_of_runs(run)
     };
-    let modes = [Recompute::None, Recompute::Selective, Recompute::Full];
     Ok(Profile {
         embedding: module(EMBEDDING, &token_ids, Recompute::None),
-        layer: modes.into_iter().map(|mode| (mode.to_string(), module(LAYER, &x, mode))).collect::<BTreeMap<_, _>>(),
+        layer: Recompute::ALL.iter().map(|&mode| (mode.to_string(), module(LAYER, &x, mode))).collect(),
         head: module(HEAD, &x, Recompute::None),
         link_seconds: measure_link(
             &x.to_device(Device::Cpu),

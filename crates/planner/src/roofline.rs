@@ -131,11 +131,10 @@ impl Roofline {
         };
         let microbatch = config.microbatch_cost(Recompute::None);
         let operations = architecture.operations(microbatch);
-        let modes = [Recompute::None, Recompute::Selective, Recompute::Full];
         let cost = architecture.cost(microbatch);
         let profile = Profile {
             embedding: module(&operations.embedding, Recompute::None),
-            layer: modes.into_iter().map(|mode| (mode.to_string(), module(&operations.layer, mode))).collect(),
+            layer: Recompute::ALL.iter().map(|&mode| (mode.to_string(), module(&operations.layer, mode))).collect(),
             head: module(&operations.head, Recompute::None),
             link_seconds: cost.boundary_bytes as f64 / gpu.link_bandwidth,
         };

@@ -136,12 +136,6 @@ pub fn held_bytes(link: LinkId, transport: Transport, boundary_bytes: u64, tied_
             ring_size(link, boundary_bytes as usize, tied_bytes as usize) as u64
         }
     };
-    match link.payload {
-        LinkPayload::Tied
-        | LinkPayload::Replicas
-        | LinkPayload::PeerCopy
-        | LinkPayload::HeldCopy
-        | LinkPayload::Audit => ring,
-        LinkPayload::Forward { .. } | LinkPayload::Backward { .. } => ring + boundary_bytes,
-    }
+    // only boundary tensors are sent whole
+    if link.payload.part_elements().is_none() { ring + boundary_bytes } else { ring }
 }

@@ -32,19 +32,12 @@ impl Fence {
         Fence::acquire_next(volume, None, stagecoach_files::random_hex())
     }
 
-    /// Acquires the fence after fence `last`, the newest fence that the caller has seen. At most one caller succeeds.
+    /// Acquires a fence for the job `owner`: the fence after `last`, the newest fence that the caller has seen, or the
+    /// next fence if `last` is `None`. At most one caller acquires the fence after `last`.
     ///
     /// # Errors
     /// Returns [`CheckpointError::FencedOff`] if another group has acquired the fence after `last` or a newer fence.
     /// Also returns the errors of [`Fence::acquire`].
-    pub fn acquire_after(volume: &dyn Volume, last: u64) -> Result<Fence, CheckpointError> {
-        Fence::acquire_next(volume, Some(last), stagecoach_files::random_hex())
-    }
-
-    /// Acquires a fence for the job `owner`: the fence after `last`, or the next fence if `last` is `None`.
-    ///
-    /// # Errors
-    /// Returns the errors of [`Fence::acquire_after`].
     pub fn acquire_for(volume: &dyn Volume, owner: &FenceOwner, last: Option<u64>) -> Result<Fence, CheckpointError> {
         Fence::acquire_next(volume, last, owner.new_holder())
     }

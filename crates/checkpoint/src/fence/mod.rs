@@ -24,7 +24,7 @@ use crate::error::CheckpointError;
 use crate::fence_owner::FenceOwner;
 use crate::paths::{self, FENCES_DIR};
 use crate::safetensors::write_file;
-use crate::volume::{DirEntry, Volume, ignore_not_found, io_error_on, sync_dir};
+use crate::volume::{Volume, ignore_not_found, io_error_on, list_or_none, sync_dir};
 pub use newest::{last_published, newest_fence, newest_owner, newest_published};
 use stale::empty_dir;
 pub use stale::remove_stale_fences;
@@ -125,14 +125,6 @@ impl Fence {
             true => self.check(volume).err().unwrap_or(error),
             false => error,
         }
-    }
-}
-
-/// Returns the entries of a folder, or an empty list if the folder does not exist.
-fn list_or_none(volume: &dyn Volume, folder: &str) -> Result<Vec<DirEntry>, CheckpointError> {
-    match volume.list(folder) {
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(Vec::new()),
-        listed => listed.map_err(io_error_on(volume, "list", folder)),
     }
 }
 

@@ -11,8 +11,8 @@ use std::path::PathBuf;
 
 pub use file_system::FileSystemVolume;
 pub(crate) use operations::{
-    ensure_dir, ignore_not_found, io_error_on, make_dir_idempotent, read_file, remove_tree, rename_idempotent,
-    sync_dir, target_exists,
+    ensure_dir, ignore_not_found, io_error_on, list_or_none, make_dir_idempotent, read_file, remove_tree,
+    rename_idempotent, sync_dir, target_exists,
 };
 
 /// An entry of a folder.

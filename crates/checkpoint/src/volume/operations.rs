@@ -3,7 +3,7 @@
 
 use std::io::{self, ErrorKind};
 
-use super::Volume;
+use super::{DirEntry, Volume};
 use crate::error::CheckpointError;
 
 /// Returns a function for `map_err` that adds an operation and its path on a volume to an I/O error.
@@ -14,6 +14,14 @@ pub(crate) fn io_error_on(
 ) -> impl FnOnce(std::io::Error) -> CheckpointError + use<> {
     let path = volume.display(path);
     move |source| CheckpointError::Io { operation, path, source }
+}
+
+/// Returns the entries of a folder, or an empty list if the folder does not exist.
+pub(crate) fn list_or_none(volume: &dyn Volume, folder: &str) -> Result<Vec<DirEntry>, CheckpointError> {
+    match volume.list(folder) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        listed => listed.map_err(io_error_on(volume, "list", folder)),
+    }
 }
 
 /// Removes a folder and its entries, one entry at a time. A missing folder is not an error.

@@ -150,7 +150,7 @@ fn a_reader_outlives_pruning() {
     let volume = prepared();
     let fence = Fence::acquire(&volume).unwrap();
     let loaded = open(&volume, 2).unwrap();
-    assert_eq!(prune(&volume, &fence, RetentionPolicy { keep_last: 1, keep_every: 0, best: None }, 3).unwrap(), [2]);
+    assert_eq!(prune(&volume, &fence, KEEP_ONE, 3).unwrap(), [2]);
     loaded.verify().unwrap();
     assert!(open(&volume, 2).is_err());
 }
@@ -184,11 +184,8 @@ fn pruning_never_removes_the_newest_intact_one() {
     let volume = prepared();
     let fence = Fence::acquire(&volume).unwrap();
     // step 2 is the newest checkpoint that the group knows to be intact: step 3 may have undetected damage
-    assert_eq!(prune(&volume, &fence, RetentionPolicy { keep_last: 1, keep_every: 0, best: None }, 2).unwrap(), [0; 0]);
-    assert_eq!(
-        prune(&volume, &fence, RetentionPolicy { keep_last: 1, keep_every: 0, best: None }, 77).unwrap(),
-        [0; 0]
-    );
+    assert_eq!(prune(&volume, &fence, KEEP_ONE, 2).unwrap(), [0; 0]);
+    assert_eq!(prune(&volume, &fence, KEEP_ONE, 77).unwrap(), [0; 0]);
     assert_eq!(check(&volume), [3, 2]);
 }
 

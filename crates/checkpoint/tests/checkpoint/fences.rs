@@ -86,7 +86,7 @@ fn a_late_claim_of_an_old_number_stays_fenced_off() {
         let before = snapshot(&volume, "checkpoints");
         let fenced_off =
             |error| assert!(matches!(error, CheckpointError::FencedOff { newest: Some(2), .. }), "{error}");
-        fenced_off(prune(&volume, &old, RetentionPolicy { keep_last: 1, keep_every: 0, best: None }, 4).unwrap_err());
+        fenced_off(prune(&volume, &old, KEEP_ONE, 4).unwrap_err());
         fenced_off(group.save(&old, 5, &state).unwrap_err());
         let damage = Damage { step: 4, file: "x".into(), reason: "y".into() };
         fenced_off(quarantine(&volume, &old, &[damage]).unwrap_err());
@@ -173,18 +173,19 @@ fn one_group_at_most_takes_the_fence_after_another() {
         let last = Fence::acquire(&volume).unwrap().number();
         (volume, last)
     };
+    let acquire = |volume: &dyn Volume, last| Fence::acquire_for(volume, &FenceOwner::new("one", "11-aa"), Some(last));
     let (volume, last) = prepared();
     let handle = FaultyVolume::counting(Arc::new(volume));
-    Fence::acquire_after(&handle, last).unwrap();
+    acquire(&handle, last).unwrap();
     for at in 0..handle.trace().len() {
         let (volume, last) = prepared();
         let second = Arc::new(Mutex::new(None));
         let meanwhile = {
             let (volume, second) = (volume.clone(), second.clone());
-            move || *second.lock().unwrap() = Some(Fence::acquire_after(&volume, last))
+            move || *second.lock().unwrap() = Some(acquire(&volume, last))
         };
         let handle = FaultyVolume::interrupted(Arc::new(volume.clone()), at, meanwhile);
-        let first = Fence::acquire_after(&handle, last);
+        let first = acquire(&handle, last);
         let second = second.lock().unwrap().take().unwrap();
         let numbers: Vec<u64> =
             [&first, &second].iter().filter_map(|fence| Some(fence.as_ref().ok()?.number())).collect();

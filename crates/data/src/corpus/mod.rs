@@ -168,9 +168,8 @@ impl Corpus {
     /// Returns sentences for the user about files and folders that match a pattern but add no text to the corpus.
     pub(crate) fn notes(&self) -> Vec<String> {
         let empty: Vec<&str> = self.files.iter().filter(|f| f.stamp.size == 0).map(|file| file.name.as_str()).collect();
-        let folders: Vec<&str> = self.folders.iter().map(String::as_str).collect();
-        let repeated: Vec<&str> = self.repeated.iter().map(String::as_str).collect();
-        let held_out: Vec<&str> = self.held_out.iter().map(String::as_str).collect();
+        let [folders, repeated, held_out] = [&self.folders, &self.repeated, &self.held_out]
+            .map(|paths| paths.iter().map(String::as_str).collect::<Vec<_>>());
         let note =
             |names: Vec<&str>, sentence: &str| (!names.is_empty()).then(|| format!("{sentence}: {}", few(&names)));
         [

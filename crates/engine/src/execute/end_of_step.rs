@@ -24,7 +24,7 @@ impl Executor<'_, '_> {
         let (parameters, squared_norms) = self.stage.squared_norms();
         // without an audit or a dump, the host waits for a GPU only here
         let token_loss_tensors = token_losses.iter().flat_map(|(_, losses)| losses);
-        let mut losses_and_norms = copy_to_host(losses.iter().chain([&squared_norms]).chain(token_loss_tensors));
+        let mut losses_and_norms = host_values(losses.iter().chain([&squared_norms]).chain(token_loss_tensors));
         let mut squared_norms = losses_and_norms.split_off(losses.len());
         let host_token_losses = squared_norms.split_off(parameters.len());
         let has_head = self.stage.chunks.values().any(|chunk| chunk.head.is_some());
@@ -102,7 +102,7 @@ fn peak_bytes(device: Device) -> u64 {
 }
 
 /// Copies the values of `scalars` to the host, concatenated. The host waits for the GPU.
-pub(super) fn copy_to_host<'t>(scalars: impl IntoIterator<Item = &'t Tensor>) -> Vec<f64> {
+pub(super) fn host_values<'t>(scalars: impl IntoIterator<Item = &'t Tensor>) -> Vec<f64> {
     let scalars: Vec<Tensor> = scalars.into_iter().map(|scalar| scalar.view([-1])).collect();
     if scalars.is_empty() {
         return Vec::new();

@@ -11,7 +11,7 @@ use stagecoach_pipeline::{Action, Placement, WorkItem};
 use stagecoach_transport::{LinkError, Links};
 use tch::Tensor;
 
-use super::end_of_step::copy_to_host;
+use super::end_of_step::host_values;
 use super::gradients::AccumulatorGroup;
 use super::{
     SavedActivations, Stage, StageGpu, StepControl, StepError, StepInputs, StepOutput, StepProbe, StepTimer,
@@ -129,7 +129,7 @@ impl Executor<'_, '_> {
         self.stage.hold_activity(self.activity);
         let StepState { verdict, decided_at, losses, broken_link, timer, .. } = state;
         // the losses of a training step are in the vote
-        let losses = if inputs.step.is_none() { copy_to_host(&losses) } else { Vec::new() };
+        let losses = if inputs.step.is_none() { host_values(&losses) } else { Vec::new() };
         Ok(StepOutput { verdict, decided_at, losses, broken_link, spans: timer.spans(program) })
     }
 

@@ -74,7 +74,7 @@ pub(super) fn run_state_machine(
             let effects = group.handle(Instant::now(), event);
             // other threads see the failure before any member is notified
             shared.update(|state| {
-                (state.failure, state.waiting) = (group.failure().cloned(), group.waiting_ranks());
+                (state.failure, state.waiting) = (group.failure.clone(), group.waiting_ranks());
                 // the members are decided once, so later events, most of them heartbeats, need no copy
                 if state.members.is_none() {
                     state.members.clone_from(&group.members);

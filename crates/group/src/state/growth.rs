@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(group.state.members, None);
         group.wait(WINDOW / 4);
         assert_eq!(group.state.members, Some(vec![0, 1, 2, 3]));
-        assert_eq!(group.state.failure(), None);
+        assert_eq!(group.state.failure, None);
 
         let mut complete = Group::new(Some(WINDOW));
         complete.connect(&[1, 2, 3, 4, 5]);

@@ -75,7 +75,7 @@ impl GroupState {
 
     /// Decides the members once waiting has ended: after the start-up timeout, or in an elastic job after the
     /// stabilization window. Returns true if this call decided the members.
-    pub(crate) fn is_enough_after_waiting(&mut self, now: Instant) -> bool {
+    pub(crate) fn decide_members_after_waiting(&mut self, now: Instant) -> bool {
         if self.members.is_some() {
             return false;
         }
@@ -266,7 +266,7 @@ mod tests {
         let failure = |event| {
             let mut group = second_replica(now);
             group.handle(now, event);
-            group.failure().unwrap().message.clone()
+            group.failure.unwrap().message
         };
         assert_eq!(
             failure(GroupEvent::Disconnected(3, Disconnect::Closed)),
@@ -286,7 +286,7 @@ mod tests {
         group.handle(now, GroupEvent::Message(2, MemberMessage::Vote(vote(5))));
         group.handle(now + GroupTimeouts::default().stall_timeout, GroupEvent::Tick);
         assert_eq!(
-            group.failure().unwrap().message,
+            group.failure.unwrap().message,
             "nothing has moved for 600 s: stage 0 of replica 1 waits for the vote on step 5 from stage 1 of replica \
              1, which has reported no activity for 600 s"
         );

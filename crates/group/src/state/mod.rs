@@ -93,6 +93,7 @@ pub(crate) struct GroupState {
     pub(crate) can_grow_since: Option<Instant>,
     /// The time of the last progress, at which the start-up and stall timeouts begin.
     pub(crate) last_progress_at: Instant,
+    /// The failure that ended the group.
     pub(crate) failure: Option<GroupFailure>,
     pub(crate) effects: Vec<Effect>,
 }
@@ -148,11 +149,6 @@ impl GroupState {
             expected,
             timeouts,
         }
-    }
-
-    /// Returns the failure that ended the group, if the group failed.
-    pub(crate) fn failure(&self) -> Option<&GroupFailure> {
-        self.failure.as_ref()
     }
 
     /// Whether every final message has been sent.

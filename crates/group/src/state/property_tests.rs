@@ -112,9 +112,9 @@ proptest! {
             }
             // the first failure stays the reason
             if let Some(first) = &ended {
-                prop_assert_eq!(group.failure(), Some(first));
+                prop_assert_eq!(group.failure.as_ref(), Some(first));
             }
-            ended = group.failure().cloned();
+            ended.clone_from(&group.failure);
         }
         // no open connection waits for ever
         prop_assert!(group.is_closed(), "the group is not closed after all timeouts");
@@ -215,7 +215,7 @@ fn one_spare_after_the_other_is_next_in_line() {
     assert_eq!(wait_as_spare(&mut group, 12), []);
     let died = group.handle(now, GroupEvent::Disconnected(10, Disconnect::Closed));
     assert_eq!(sent_to_spares(&died), next(11));
-    assert_eq!(group.failure(), None, "a spare is no member");
+    assert_eq!(group.failure, None, "a spare is no member");
     let silent = group.handle(now, GroupEvent::Disconnected(11, Disconnect::TimedOut));
     assert_eq!(sent_to_spares(&silent), next(12));
     // the silent spare may still read, and must not mistake the closed connection for the end of the leader
@@ -241,7 +241,7 @@ fn a_stage_that_dies_before_the_group_has_formed_is_replaced_by_a_spare_in_it() 
     let released = group.handle(now, GroupEvent::Release(vec![1], StepRules::default()));
     let Effect::Send(to, CoordinatorMessage::Released { roster, .. }) = &released[1] else { panic!("{released:?}") };
     assert_eq!((to.as_slice(), &roster.members[1]), ([0, 11, 2].as_slice(), &taker));
-    assert_eq!(group.failure(), None);
+    assert_eq!(group.failure, None);
 }
 
 /// A stage is not replaced if its error would recur in any process (exit code 78), or if the stage left because it lost
@@ -255,7 +255,7 @@ fn a_stage_that_leaves_with_an_error_of_its_own_is_replaced_by_a_spare() {
         let left = group.handle(now, GroupEvent::Message(rank as ConnectionId, MemberMessage::Leave { code }));
         let expected = followed.then_some((10, CoordinatorMessage::Promote { rank, incarnation: 1 }));
         assert_eq!(sent_to_spares(&left), Vec::from_iter(expected), "stage {rank} left with {code}");
-        assert!(group.failure().is_some());
+        assert!(group.failure.is_some());
     }
 }
 
@@ -301,11 +301,11 @@ fn new_activities_count_as_progress() {
         group.handle(now, heartbeat(sequence));
         now += almost;
         group.handle(now, GroupEvent::Tick);
-        assert_eq!(group.failure(), None);
+        assert_eq!(group.failure, None);
     }
     // a repeated heartbeat of the same activity does not count as progress
     group.handle(now, heartbeat(4));
     group.handle(now + Duration::from_secs(2), GroupEvent::Tick);
-    let failure = group.failure().unwrap();
+    let failure = group.failure.unwrap();
     assert!(failure.message.starts_with("nothing has moved for 601 s: stage 0 "), "{failure}");
 }

@@ -32,7 +32,7 @@ impl GroupState {
         let idle_time = now.saturating_duration_since(self.last_progress_at);
         let startup_expired = idle_time >= self.timeouts.startup_timeout;
         let has_waited = startup_expired || self.may_begin(now);
-        if has_waited && self.phase == GroupPhase::Joining && self.is_enough_after_waiting(now) {
+        if has_waited && self.phase == GroupPhase::Joining && self.decide_members_after_waiting(now) {
             return;
         }
         match self.phase {

@@ -1,38 +1,17 @@
 //! Measures the cost of sums in a fixed order on a GPU, compared with the same sums in any order. `make gpu` prints and
 //! reports the result. The tests assert nothing.
 
-use std::time::Instant;
-
-use super::gpu::{GPU, begin};
+use super::gpu::{GPU, begin, median_seconds, random};
 use super::*;
 
 /// The number of tokens of each call.
 const TOKENS: i64 = 16_384;
 const VOCABULARY: i64 = 50_000;
 const ROUNDS: usize = 15;
-/// The number of calls in a round, so that the host's overhead does not dominate the measurement.
-const CALLS: u32 = 10;
 
-fn random(shape: [i64; 2]) -> Tensor {
-    Tensor::randn(shape, (Kind::BFloat16, GPU))
-}
-
-/// Prints the milliseconds of both calls as a line of JSON. The rounds of the two calls alternate. The time of a call
-/// is the median of its rounds, after one warm-up round.
+/// Prints the milliseconds of both calls as a line of JSON.
 fn compare(what: &str, calls: [&dyn Fn(); 2]) {
-    let milliseconds = |call: &dyn Fn()| {
-        tch::Cuda::synchronize(0);
-        let started = Instant::now();
-        (0..CALLS).for_each(|_| call());
-        tch::Cuda::synchronize(0);
-        started.elapsed().as_secs_f64() * 1e3 / f64::from(CALLS)
-    };
-    let rounds: Vec<[f64; 2]> = (0..=ROUNDS).map(|_| calls.map(milliseconds)).skip(1).collect();
-    let [deterministic, other] = [0, 1].map(|which| {
-        let mut times: Vec<f64> = rounds.iter().map(|round| round[which]).collect();
-        times.sort_by(f64::total_cmp);
-        times[ROUNDS / 2]
-    });
+    let [deterministic, other] = median_seconds(ROUNDS, calls).map(|seconds| seconds * 1e3);
     let time = serde_json::json!({ "what": what, "milliseconds": deterministic, "otherMilliseconds": other,
                                    "ratio": deterministic / other });
     println!("\n{time}");
@@ -47,8 +26,8 @@ fn time_of_flash_attention_s_backward() {
         let bounds: Vec<i64> = (0..=TOKENS / length).map(|sequence| sequence * length).collect();
         let bounds = CuSeqlens::new(&bounds, GPU);
         let sequences = VarlenSequences { cu_seqlens: &bounds, max_length: length };
-        let qkv = random([TOKENS, 32 * 128]);
-        let dout = random([TOKENS, 16 * 128]);
+        let qkv = random(&[TOKENS, 32 * 128]);
+        let dout = random(&[TOKENS, 16 * 128]);
         let (out, lse) = ffi::flash_attention(&qkv, sequences, heads);
         let backward = |is_deterministic| {
             drop(ffi::flash_attention_backward(&dout, &qkv, (&out, &lse), sequences, heads, is_deterministic));
@@ -64,7 +43,7 @@ fn time_of_the_embedding_s_gradient() {
     begin();
     let ids: Vec<i64> = (0..TOKENS).map(|token| token * token % 7919 * 31 % VOCABULARY).collect();
     let ids = Tensor::from_slice(&ids).to_device(GPU);
-    let dy = random([TOKENS, 2048]);
+    let dy = random(&[TOKENS, 2048]);
     let sum = Tensor::zeros([VOCABULARY, 2048], (Kind::Float, GPU));
     let ours = || accumulate_embedding(&sum, &ids, &dy);
     let libtorch = || reference::accumulate_embedding(&sum, &ids, &dy);

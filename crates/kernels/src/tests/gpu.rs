@@ -3,10 +3,13 @@
 //! message runs without a GPU.
 
 use std::os::unix::fs::symlink;
+use std::time::Instant;
 
 use super::*;
 
 pub(super) const GPU: Device = Device::Cuda(0);
+/// The number of calls in a round, so that the host's overhead does not dominate the measurement.
+const CALLS: u32 = 10;
 const KINDS: [Kind; 2] = [Kind::Float, Kind::BFloat16];
 
 /// Loads CUDA and the kernels on the GPU.
@@ -20,6 +23,29 @@ pub(super) fn begin() {
 
 fn on_gpu(shape: &[i64], kind: Kind, seed: u64) -> Tensor {
     values(shape, kind, seed).to_device(GPU)
+}
+
+/// Returns a bf16 tensor of this shape whose values differ from run to run.
+pub(super) fn random(shape: &[i64]) -> Tensor {
+    Tensor::randn(shape, (Kind::BFloat16, GPU))
+}
+
+/// Returns the seconds of each call. The rounds of the calls alternate. The time of a call is the median of its rounds,
+/// after one warm-up round.
+pub(super) fn median_seconds<const N: usize>(rounds: usize, calls: [&dyn Fn(); N]) -> [f64; N] {
+    let seconds = |call: &dyn Fn()| {
+        tch::Cuda::synchronize(0);
+        let started = Instant::now();
+        (0..CALLS).for_each(|_| call());
+        tch::Cuda::synchronize(0);
+        started.elapsed().as_secs_f64() / f64::from(CALLS)
+    };
+    let measured: Vec<[f64; N]> = (0..=rounds).map(|_| calls.map(seconds)).skip(1).collect();
+    std::array::from_fn(|which| {
+        let mut times: Vec<f64> = measured.iter().map(|round| round[which]).collect();
+        times.sort_by(f64::total_cmp);
+        times[rounds / 2]
+    })
 }
 
 #[test]

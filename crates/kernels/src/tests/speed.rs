@@ -3,9 +3,7 @@
 //! smallest number of bytes that the operation can move, or its number of floating-point operations, per second. The
 //! test asserts nothing.
 
-use std::time::Instant;
-
-use super::gpu::{GPU, begin};
+use super::gpu::{GPU, begin, median_seconds, random};
 use super::*;
 
 const TOKENS: i64 = 8192;
@@ -15,12 +13,6 @@ const INTERMEDIATE: i64 = 8192;
 const VOCABULARY: i64 = 50_000;
 const HEADS: Heads = Heads { heads: 16, kv_heads: 8, head_dim: 128 };
 const ROUNDS: usize = 9;
-/// The number of calls in a round, so that the host's overhead does not dominate the measurement.
-const CALLS: u32 = 10;
-
-fn random(shape: &[i64]) -> Tensor {
-    Tensor::randn(shape, (Kind::BFloat16, GPU))
-}
 
 fn zeros(shape: &[i64]) -> Tensor {
     Tensor::zeros(shape, (Kind::Float, GPU))
@@ -34,18 +26,9 @@ enum Work {
     Flops(i64),
 }
 
-/// Prints the milliseconds of a call as a line of JSON. The time is the median of the rounds after one warm-up round.
+/// Prints the milliseconds of a call as a line of JSON.
 fn time(what: &str, work: Work, call: impl Fn()) {
-    let round = || {
-        tch::Cuda::synchronize(0);
-        let started = Instant::now();
-        (0..CALLS).for_each(|_| call());
-        tch::Cuda::synchronize(0);
-        started.elapsed().as_secs_f64() / f64::from(CALLS)
-    };
-    let mut rounds: Vec<f64> = (0..=ROUNDS).map(|_| round()).skip(1).collect();
-    rounds.sort_by(f64::total_cmp);
-    let seconds = rounds[ROUNDS / 2];
+    let [seconds] = median_seconds(ROUNDS, [&call]);
     let mut line = serde_json::json!({ "what": what, "milliseconds": seconds * 1e3 });
     match work {
         Work::Bytes(bytes) => line["gigabytesPerSecond"] = (bytes as f64 / seconds / 1e9).into(),

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use stagecoach_api::PipelineJob;
 use stagecoach_checkpoint::{FileSystemVolume, is_used, paths};
-use stagecoach_files::{create_durable_dir, target_of_temporary_file, write_atomically};
+use stagecoach_files::{create_durable_dir, read_if_exists, target_of_temporary_file, write_atomically};
 use stagecoach_telemetry::RunSummary;
 
 pub use error::FolderError;
@@ -147,10 +147,8 @@ impl JobFolder {
     pub fn previous_files(&self) -> Result<PreviousFiles, FolderError> {
         let mut files = Vec::new();
         for path in [self.resolved_job(), self.result()] {
-            match fs::read(&path) {
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                read => files.push((path.clone(), read.map_err(FolderError::storage("read", &path))?)),
-            }
+            let bytes = read_if_exists(&path).map_err(FolderError::storage("read", &path))?;
+            files.extend(bytes.map(|bytes| (path, bytes)));
         }
         Ok(PreviousFiles(files))
     }

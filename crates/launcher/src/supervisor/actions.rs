@@ -31,9 +31,9 @@ impl Supervisor<'_> {
             AttemptAction::StartSpares { attempt, numbers } => {
                 numbers.into_iter().try_for_each(|number| self.start_spare(attempt, number)).map(|()| true)
             }
-            AttemptAction::RemoveSpares { attempt, numbers } => Ok(self.processes.forget_spares(attempt, &numbers)),
+            AttemptAction::RemoveSpares { attempt, numbers } => Ok(self.processes.kill_spares(attempt, &numbers)),
             AttemptAction::RemoveReplaced { attempt, incarnations } => {
-                Ok(self.processes.forget_replaced(attempt, &incarnations))
+                Ok(self.processes.kill_replaced(attempt, &incarnations))
             }
             AttemptAction::DeleteInstances { attempt, .. } => {
                 let terminated = self.processes.terminate(attempt, now);

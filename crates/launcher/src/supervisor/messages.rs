@@ -59,7 +59,7 @@ impl Supervisor<'_> {
             TrainingEvent::Saved(save) => self.observed_progress.checkpoint_step = Some(save.step),
             TrainingEvent::StandingBy { spare } => self.processes.set_standing_by(attempt, spare, now),
             TrainingEvent::Promoted { spare, stage, incarnation } => {
-                self.processes.take_place(attempt, spare, InstanceId { rank: stage, incarnation }, now);
+                self.processes.promote(attempt, spare, InstanceId { rank: stage, incarnation }, now);
                 self.note_recovery(|recovery| recovery.note_started(now));
             }
             TrainingEvent::SaveFailed(_) | TrainingEvent::AuditDiffers(_) | TrainingEvent::Note { .. } => {}

@@ -42,14 +42,6 @@ impl Default for Limits {
     }
 }
 
-/// The result of a verification.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct VerifyReport {
-    /// The peak number of work items in flight on each rank: items whose F has run and whose B or W has not.
-    pub peak_in_flight: Vec<usize>,
-}
-
 /// Verifies a training step by these rules:
 ///
 /// - Every work item has one F and one B (or an I, then a W) on the rank of its chunk, after its dependencies.
@@ -60,7 +52,7 @@ pub struct VerifyReport {
 ///
 /// # Errors
 /// Returns the first violation found. Its text names the rank, the position, the action and a remedy.
-pub fn verify(programs: &Programs, limits: &Limits) -> Result<VerifyReport, Violation> {
+pub fn verify(programs: &Programs, limits: &Limits) -> Result<(), Violation> {
     verify_programs(programs, limits, ProgramKind::Training)
 }
 
@@ -68,11 +60,11 @@ pub fn verify(programs: &Programs, limits: &Limits) -> Result<VerifyReport, Viol
 ///
 /// # Errors
 /// Returns the errors of [`verify`].
-pub fn verify_evaluation(programs: &Programs, limits: &Limits) -> Result<VerifyReport, Violation> {
+pub fn verify_evaluation(programs: &Programs, limits: &Limits) -> Result<(), Violation> {
     verify_programs(programs, limits, ProgramKind::Evaluation)
 }
 
-fn verify_programs(programs: &Programs, limits: &Limits, kind: ProgramKind) -> Result<VerifyReport, Violation> {
+fn verify_programs(programs: &Programs, limits: &Limits, kind: ProgramKind) -> Result<(), Violation> {
     let Programs { placement, microbatches, ranks } = programs;
     check_ranks(placement, *microbatches, ranks, kind)?;
     pairing::check(placement, ranks)?;
@@ -81,8 +73,7 @@ fn verify_programs(programs: &Programs, limits: &Limits, kind: ProgramKind) -> R
     if !blocked.is_empty() {
         return Err(Violation::Deadlock { blocked: BlockedActions(blocked) });
     }
-    check_in_flight(ranks, limits)?;
-    Ok(VerifyReport { peak_in_flight: activation_memory::in_flight(ranks) })
+    check_in_flight(ranks, limits)
 }
 
 fn check_in_flight(ranks: &[Vec<crate::Action>], limits: &Limits) -> Result<(), Violation> {

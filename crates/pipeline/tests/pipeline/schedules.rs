@@ -75,11 +75,12 @@ fn every_layout_verifies_and_simulates_without_deadlock() {
         for schedule in every_schedule(ranks, chunks, microbatches) {
             let what = || format!("{} {ranks} ranks of {chunks}, {microbatches} microbatches", schedule.name);
             let programs = lower(&schedule, true).unwrap_or_else(|e| panic!("{}: {e}", what()));
-            let report = verify(&programs, &limits).unwrap_or_else(|e| panic!("{}: {e}", what()));
-            assert_eq!(report.peak_in_flight, schedule.in_flight());
+            verify(&programs, &limits).unwrap_or_else(|e| panic!("{}: {e}", what()));
+            let in_flight = programs.in_flight();
+            assert_eq!(in_flight, schedule.in_flight());
             let timeline = simulate(&programs, &Costs::uniform(ranks * chunks));
             assert!(timeline.spans.iter().zip(&programs.ranks).all(|(spans, actions)| spans.len() == actions.len()));
-            assert_eq!(timeline.peak_bytes, report.peak_in_flight.iter().map(|&n| n as u64).collect::<Vec<_>>());
+            assert_eq!(timeline.peak_bytes, in_flight.iter().map(|&items| items as u64).collect::<Vec<_>>());
             let evaluation = forward_only_programs(&schedule.placement, microbatches);
             verify_evaluation(&evaluation, &limits).unwrap_or_else(|e| panic!("{}: {e}", what()));
         }
@@ -98,9 +99,8 @@ fn what_schedules_with_chunks_have_in_flight_is_what_the_papers_say() {
         let ahead = (chunks - 1) * round;
         let exactly = |schedule: Schedule, expected: Vec<usize>| {
             let programs = lower(&schedule, false).unwrap();
-            let report =
-                verify(&programs, &Limits { max_in_flight: Some(expected.clone()), ..Limits::default() }).unwrap();
-            assert_eq!(report.peak_in_flight, expected, "{} {ranks}x{chunks}, {microbatches}", schedule.name);
+            verify(&programs, &Limits { max_in_flight: Some(expected.clone()), ..Limits::default() }).unwrap();
+            assert_eq!(programs.in_flight(), expected, "{} {ranks}x{chunks}, {microbatches}", schedule.name);
         };
         let one_f_one_b = (0..ranks).map(|rank| (ahead + 2 * (ranks - 1 - rank) + 1).min(all));
         exactly(interleaved_one_f_one_b(ranks, chunks, microbatches), one_f_one_b.collect());
@@ -158,11 +158,13 @@ fn orders_are_those_of_torch() {
 fn activations_in_flight_match_the_papers() {
     every_size(|stages, microbatches| {
         let peaks = |schedule: &Schedule| {
-            let report = verify(&lower(schedule, false).unwrap(), &Limits::default()).unwrap();
-            assert_eq!(report.peak_in_flight, schedule.in_flight());
-            let bytes = simulate(&lower(schedule, false).unwrap(), &Costs::uniform(stages)).peak_bytes;
-            assert_eq!(bytes, report.peak_in_flight.iter().map(|&items| items as u64).collect::<Vec<_>>());
-            report.peak_in_flight
+            let programs = lower(schedule, false).unwrap();
+            verify(&programs, &Limits::default()).unwrap();
+            let in_flight = programs.in_flight();
+            assert_eq!(in_flight, schedule.in_flight());
+            let bytes = simulate(&programs, &Costs::uniform(stages)).peak_bytes;
+            assert_eq!(bytes, in_flight.iter().map(|&items| items as u64).collect::<Vec<_>>());
+            in_flight
         };
         assert_eq!(peaks(&gpipe(stages, microbatches)), vec![microbatches; stages]);
         let expected: Vec<usize> = (0..stages).map(|stage| (stages - stage).min(microbatches)).collect();
@@ -213,8 +215,8 @@ fn text_and_csv_round_trip() {
 fn evaluation_is_forward_only_and_keeps_no_activations() {
     every_size(|stages, microbatches| {
         let programs = forward_only_programs(&Placement::linear(stages), microbatches);
-        let report = verify_evaluation(&programs, &Limits { sends_in_flight: 1, max_in_flight: None }).unwrap();
-        assert_eq!(report.peak_in_flight, vec![0; stages]);
+        verify_evaluation(&programs, &Limits { sends_in_flight: 1, max_in_flight: None }).unwrap();
+        assert_eq!(programs.in_flight(), vec![0; stages]);
         assert_eq!(simulate(&programs, &Costs::uniform(stages)).makespan, (microbatches + stages - 1) as f64);
         assert!(verify(&programs, &Limits::default()).is_err());
     });

@@ -40,7 +40,6 @@ pub enum TrainingEvent {
     },
     /// This stage has lost another stage and waits until the group forms again. Every stage emits this event, not only
     /// the leader.
-    #[serde(rename = "stageLost")]
     StageLost {
         /// The lost stage.
         stage: u32,

@@ -10,6 +10,7 @@ use stagecoach_test_volumes::MemoryVolume;
 
 pub const STAGES: usize = 3;
 pub const RETENTION: RetentionPolicy = RetentionPolicy { keep_last: 2, keep_every: 0, best: None };
+pub const KEEP_ONE: RetentionPolicy = RetentionPolicy { keep_last: 1, ..RETENTION };
 
 /// The tensors of all stages, by name.
 pub type TrainerState = BTreeMap<String, Vec<u8>>;

@@ -1,6 +1,6 @@
 //! Tests votes, broadcasts and all-gathers through the coordinator, and their order.
 
-use stagecoach_group::{AbortKind, GroupError, StepOutcome, StepRules, StepVote};
+use stagecoach_group::{GroupError, StepOutcome, StepRules, StepVote};
 
 use super::support::{formed_group, leave, on_all, timeouts};
 use crate::verdict::one_block;
@@ -87,29 +87,4 @@ fn a_gather_that_exceeds_the_frame_limit_ends_the_group() {
         let error = member.all_gather(OTHER, vec![0; 40 << 20]).unwrap_err();
         assert!(error.to_string().contains("too large for the control connection"), "{error}");
     });
-}
-
-#[test]
-fn non_finite_steps_are_skipped_up_to_the_limit() {
-    let rules = StepRules { max_consecutive_skips: 3, ..StepRules::default() };
-    let (_coordinator, stages) = formed_group(2, timeouts(), rules);
-    let losses = [f32::NAN, f32::INFINITY, 1.0, f32::NAN, f32::NAN, f32::NAN];
-    let outcomes = on_all(&stages, |rank, member| {
-        let mut consecutive_skips = 0;
-        let vote = |(step, &loss)| {
-            let losses = (rank == 1).then(|| one_block(loss));
-            let vote =
-                StepVote { step: step as u64, losses, consecutive_skips, all_finite: true, ..StepVote::default() };
-            let verdict = member.vote(vote).unwrap();
-            consecutive_skips = verdict.consecutive_skips;
-            verdict.outcome
-        };
-        losses.iter().enumerate().map(vote).collect::<Vec<_>>()
-    });
-    assert_eq!(outcomes[0], outcomes[1]);
-    let (last, before) = outcomes[0].split_last().unwrap();
-    let skip = || StepOutcome::Skip;
-    assert_eq!(before, [skip(), skip(), StepOutcome::Apply { clip: 1.0 }, skip(), skip()]);
-    let StepOutcome::Abort { kind: AbortKind::NonFinite, reason } = last else { panic!("{last:?}") };
-    assert!(reason.contains("the last of 3 in a row"), "{reason}");
 }

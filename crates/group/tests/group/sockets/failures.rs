@@ -1,14 +1,11 @@
 //! Tests the failures of a group. The death of any stage ends the whole group, and each survivor gets one report. In a
 //! hang, all stages are alive, but none makes progress.
 
-use std::sync::mpsc::channel;
-
-use stagecoach_api::contract::Mesh;
-use stagecoach_group::{GroupTimeouts, Member, StepRules, StepVote};
+use stagecoach_group::{GroupTimeouts, StepRules, StepVote};
 
 use super::support::{
-    SHORT_TIMEOUT, TEST_TIMEOUT, TestStage, coordinator, find, formed_group, formed_group_through_proxy, hello, join,
-    timeouts,
+    SHORT_TIMEOUT, TEST_TIMEOUT, TestStage, coordinator, formed_group, formed_group_through_proxy, hello, join,
+    join_on_thread, timeouts,
 };
 
 /// Checks that each of `stages` reports one failure, with the given root cause and the text `expected`.
@@ -23,7 +20,7 @@ fn assert_all_report(stages: Vec<TestStage>, root_cause_rank: usize, expected: &
 
 #[test]
 fn a_member_that_dies_takes_the_group_with_it() {
-    for victim in [1, 3] {
+    for victim in [0, 1, 3] {
         let (coordinator, mut stages) = formed_group(4, timeouts(), StepRules::default());
         drop(stages.remove(victim));
         let expected = format!("stage {victim} closed its control connection");
@@ -39,13 +36,6 @@ fn stage_zero_that_dies_takes_the_group_with_it() {
     drop(coordinator);
     drop(stages.remove(0));
     assert_all_report(stages, 0, "stage 0");
-}
-
-#[test]
-fn a_member_of_stage_zero_that_ends_before_its_coordinator() {
-    let (_coordinator, mut stages) = formed_group(3, timeouts(), StepRules::default());
-    drop(stages.remove(0));
-    assert_all_report(stages, 0, "stage 0 closed");
 }
 
 #[test]
@@ -107,15 +97,8 @@ fn waiting_calls_return_and_later_ones_fail_at_once() {
 #[test]
 fn a_rejection_by_stage_zero_is_reported_with_its_reason() {
     let (coordinator, address) = coordinator(2, timeouts());
-    let (connected, is_connected) = channel();
-    let waiting = std::thread::spawn({
-        let finder = find(&address);
-        let on_preparing = move |_: &str| {
-            let _ = connected.send(());
-        };
-        move || Member::join(finder, hello(1, 2), Mesh::pipeline(2), timeouts(), on_preparing, |_| {})
-    });
-    is_connected.recv_timeout(TEST_TIMEOUT).unwrap();
+    let (waiting, reports) = join_on_thread(&address, hello(1, 2), timeouts());
+    reports.recv_timeout(TEST_TIMEOUT).unwrap();
     coordinator.reject("the corpus is empty");
     let error = waiting.join().unwrap().err().unwrap();
     assert!(error.to_string().contains("stage 0 gave up: the corpus is empty"), "{error}");

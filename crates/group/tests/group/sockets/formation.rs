@@ -1,16 +1,14 @@
 //! Tests the formation of a group, from the first hello on.
 
 use std::net::TcpListener;
-use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use stagecoach_api::contract::Mesh;
 use stagecoach_group::{GroupError, GroupTimeouts, Hello, Member, Quorum, Refusal, StepRules};
 
 use super::support::{
-    ControlProxy, SHORT_TIMEOUT, TEST_TIMEOUT, coordinator, find, form, formed_group, hello, join, join_at, leave,
-    secret, timeouts,
+    ControlProxy, SHORT_TIMEOUT, TEST_TIMEOUT, coordinator, form, formed_group, hello, join, join_at, join_on_thread,
+    leave, secret, timeouts,
 };
 
 #[test]
@@ -49,28 +47,21 @@ fn progress_reports_extend_the_start_up_timeout() {
     let limit = Duration::from_secs(10);
     let timeouts = GroupTimeouts { startup_timeout: limit, heartbeat_timeout: limit, ..timeouts() };
     let (coordinator, address) = coordinator(2, timeouts);
-    let (progress_sender, progress_receiver) = channel();
-    let waiting = {
-        let address = address.clone();
-        let on_preparing = move |progress: &str| drop(progress_sender.send(progress.to_owned()));
-        thread::spawn(move || {
-            Member::join(find(&address), hello(1, 2), Mesh::pipeline(2), timeouts, on_preparing, |_| {})
-        })
-    };
-    assert_eq!(progress_receiver.recv_timeout(TEST_TIMEOUT).unwrap(), "starting");
+    let (waiting, reports) = join_on_thread(&address, hello(1, 2), timeouts);
+    assert_eq!(reports.recv_timeout(TEST_TIMEOUT).unwrap(), "starting");
     let start = Instant::now();
     let mut part = 0;
     while start.elapsed() < limit + limit / 4 {
         part += 1;
         let progress = format!("tokenising, part {part}");
         coordinator.report_progress(&progress);
-        assert_eq!(progress_receiver.recv_timeout(TEST_TIMEOUT).unwrap(), progress);
+        assert_eq!(reports.recv_timeout(TEST_TIMEOUT).unwrap(), progress);
         thread::sleep(limit / 100);
     }
     coordinator.release(b"late".to_vec(), StepRules::default());
     let zero = join(&address, hello(0, 2), timeouts).unwrap();
-    let (_, roster, plan) = waiting.join().unwrap().unwrap();
-    assert_eq!((roster, plan), (zero.roster, b"late".to_vec()));
+    let waited = waiting.join().unwrap().unwrap();
+    assert_eq!((waited.roster, waited.plan), (zero.roster, b"late".to_vec()));
 }
 
 #[test]
@@ -124,26 +115,16 @@ fn a_stage_that_never_loads_is_named() {
 fn the_same_pod_may_reconnect_before_formation() {
     let (coordinator, address) = coordinator(2, timeouts());
     let proxy = ControlProxy::start(&address);
-    let (progress_sender, progress_receiver) = channel();
-    let joining = {
-        let address = proxy.address.clone();
-        let on_preparing = move |progress: &str| drop(progress_sender.send(progress.to_owned()));
-        let join =
-            move || Member::join(find(&address), hello(1, 2), Mesh::pipeline(2), timeouts(), on_preparing, |_| {});
-        thread::spawn(join)
-    };
+    let (joining, reports) = join_on_thread(&proxy.address, hello(1, 2), timeouts());
     for _ in 0..3 {
-        progress_receiver.recv_timeout(TEST_TIMEOUT).unwrap();
+        reports.recv_timeout(TEST_TIMEOUT).unwrap();
         proxy.disconnect();
     }
-    progress_receiver.recv_timeout(TEST_TIMEOUT).unwrap();
+    reports.recv_timeout(TEST_TIMEOUT).unwrap();
     coordinator.release(Vec::new(), StepRules::default());
     let zero = join(&address, hello(0, 2), timeouts()).unwrap();
-    let (one, ..) = joining.join().unwrap().unwrap();
-    thread::scope(|scope| {
-        scope.spawn(|| one.form().unwrap());
-        zero.member.form().unwrap();
-    });
+    let stages = [zero, joining.join().unwrap().unwrap()];
+    form(&stages);
     // once the group has formed, even the same pod can't join again
     let short = GroupTimeouts { startup_timeout: SHORT_TIMEOUT, ..timeouts() };
     let again = join(&address, hello(1, 2), short).unwrap_err().to_string();
@@ -156,59 +137,46 @@ fn a_stage_that_dies_while_others_wait_can_be_replaced() {
     let timeouts = || GroupTimeouts { heartbeat_timeout: SHORT_TIMEOUT, ..timeouts() };
     let (coordinator, address) = coordinator(3, timeouts());
     let proxy = ControlProxy::start(&address);
-    let (progress_sender, progress_receiver) = channel();
-    let joining = |address: &str, hello: Hello, timeouts: GroupTimeouts| {
-        let (find, progress) = (find(address), progress_sender.clone());
-        let on_preparing = move |report: &str| drop(progress.send(report.to_owned()));
-        thread::spawn(move || Member::join(find, hello, Mesh::pipeline(3), timeouts, on_preparing, |_| {}))
-    };
     let short = GroupTimeouts { startup_timeout: SHORT_TIMEOUT, ..timeouts() };
-    let dying = joining(&proxy.address, hello(2, 3), short);
-    progress_receiver.recv_timeout(TEST_TIMEOUT).unwrap();
-    let waiting = joining(&address, hello(1, 3), timeouts());
-    progress_receiver.recv_timeout(TEST_TIMEOUT).unwrap();
+    let (dying, reports) = join_on_thread(&proxy.address, hello(2, 3), short);
+    reports.recv_timeout(TEST_TIMEOUT).unwrap();
+    let (waiting, reports) = join_on_thread(&address, hello(1, 3), timeouts());
+    reports.recv_timeout(TEST_TIMEOUT).unwrap();
     // the proxy closes later connections too, so that the stage can't reconnect
     proxy.disconnect_for_good();
     dying.join().unwrap().unwrap_err();
     let replacement = Hello { pod_uid: "pod-9".to_owned(), incarnation: 1, ..hello(2, 3) };
-    let replacement = joining(&address, replacement, timeouts());
+    let (replacement, _) = join_on_thread(&address, replacement, timeouts());
     coordinator.release(Vec::new(), StepRules::default());
     let zero = join(&address, hello(0, 3), timeouts()).unwrap();
-    let members = [zero.member, waiting.join().unwrap().unwrap().0, replacement.join().unwrap().unwrap().0];
-    thread::scope(|scope| {
-        let forming = members.each_ref().map(|member| scope.spawn(|| member.form()));
-        forming.into_iter().for_each(|forming| forming.join().unwrap().unwrap());
-    });
+    let stages = [zero, waiting.join().unwrap().unwrap(), replacement.join().unwrap().unwrap()];
+    form(&stages);
     assert_eq!(coordinator.failure(), None);
 }
 
 #[test]
 fn one_that_was_replaced_is_kept_out() {
     let (coordinator, address) = coordinator(2, timeouts());
-    let (progress_sender, progress_receiver) = channel();
     let joining = |incarnation| {
-        let (find, progress) = (find(&address), progress_sender.clone());
-        let on_preparing = move |report: &str| drop(progress.send(report.to_owned()));
         let hello = Hello { incarnation, pod_uid: format!("pod-1-{incarnation}"), ..hello(1, 2) };
         let startup_timeout = if incarnation == 2 { SHORT_TIMEOUT } else { timeouts().startup_timeout };
-        let timeouts = GroupTimeouts { startup_timeout, ..timeouts() };
-        thread::spawn(move || Member::join(find, hello, Mesh::pipeline(2), timeouts, on_preparing, |_| {}))
+        join_on_thread(&address, hello, GroupTimeouts { startup_timeout, ..timeouts() })
     };
     let replaced = |error: GroupError| {
         assert!(matches!(error, GroupError::Refused { refusal: Refusal::Replaced { rank: 1 }, .. }), "{error}");
     };
-    let first = joining(0);
-    progress_receiver.recv_timeout(TEST_TIMEOUT).unwrap();
-    let second = joining(1);
+    let (first, reports) = joining(0);
+    reports.recv_timeout(TEST_TIMEOUT).unwrap();
+    let (second, _) = joining(1);
     replaced(first.join().unwrap().unwrap_err());
-    replaced(joining(0).join().unwrap().unwrap_err());
+    replaced(joining(0).0.join().unwrap().unwrap_err());
     coordinator.release(Vec::new(), StepRules::default());
     let zero = join(&address, hello(0, 2), timeouts()).unwrap();
-    let (second, ..) = second.join().unwrap().unwrap();
+    let second = second.join().unwrap().unwrap();
     // the group has been released, so a third process of the stage ends the group
-    let third = joining(2);
+    let (third, _) = joining(2);
     let failure = |member: &Member| member.wait_for_failure(TEST_TIMEOUT).unwrap();
-    assert!(failure(&second).is_root_cause());
+    assert!(failure(&second.member).is_root_cause());
     let failure = failure(&zero.member);
     assert_eq!((failure.root_cause_rank, failure.message.as_str()), (Some(1), "stage 1 has started again on host-1"));
     drop(coordinator);

@@ -1,12 +1,10 @@
 //! Tests stages that the leader refuses, and the error messages of these stages.
 
-use std::sync::mpsc::channel;
 use std::thread;
 
-use stagecoach_api::contract::Mesh;
-use stagecoach_group::{GroupError, Hello, Member, StepRules};
+use stagecoach_group::{GroupError, Hello, StepRules};
 
-use super::support::{TEST_TIMEOUT, coordinator, find, form, hello, join, timeouts};
+use super::support::{TEST_TIMEOUT, coordinator, form, hello, join, join_on_thread, timeouts};
 
 fn refused(change: impl FnOnce(&mut Hello)) -> String {
     let (coordinator, address) = coordinator(2, timeouts());
@@ -68,19 +66,12 @@ fn another_world_size_and_a_rank_outside_of_it_are_refused() {
 #[test]
 fn a_second_pod_for_a_rank_ends_the_group() {
     let (coordinator, address) = coordinator(2, timeouts());
-    let (progress_sender, progress_receiver) = channel();
-    let first = {
-        let address = address.clone();
-        let on_preparing = move |progress: &str| drop(progress_sender.send(progress.to_owned()));
-        let join =
-            move || Member::join(find(&address), hello(1, 2), Mesh::pipeline(2), timeouts(), on_preparing, |_| {});
-        thread::spawn(move || join().unwrap_err())
-    };
-    progress_receiver.recv_timeout(TEST_TIMEOUT).unwrap();
+    let (first, reports) = join_on_thread(&address, hello(1, 2), timeouts());
+    reports.recv_timeout(TEST_TIMEOUT).unwrap();
     let second = Hello { pod_uid: "pod-9".to_owned(), host: "host-9".to_owned(), ..hello(1, 2) };
     let second = join(&address, second, timeouts()).unwrap_err();
     assert!(matches!(second, GroupError::GroupFailed(_)), "{second}");
-    let first = first.join().unwrap();
+    let first = first.join().unwrap().unwrap_err();
     for message in [second.to_string(), first.to_string()] {
         let expected = "two pods claim to be stage 1 of attempt 3: pod-1 on host-1, and now pod-9 on host-9";
         assert!(message.contains(expected), "{message}");

@@ -6,7 +6,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Condvar, Mutex};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use stagecoach_api::contract::Mesh;
@@ -99,6 +99,18 @@ pub(crate) fn join(address: &str, hello: Hello, timeouts: GroupTimeouts) -> Resu
     join_found(find(address), hello, mesh, timeouts)
 }
 
+/// Joins a group of one replica on another thread. The receiver gets the leader's progress reports.
+pub(crate) fn join_on_thread(
+    address: &str,
+    hello: Hello,
+    timeouts: GroupTimeouts,
+) -> (JoinHandle<Result<TestStage, GroupError>>, Receiver<String>) {
+    let (sender, reports) = channel();
+    let (find, mesh) = (find(address), Mesh::pipeline(hello.world_size as u32));
+    let on_preparing = move |report: &str| drop(sender.send(report.to_owned()));
+    (thread::spawn(move || join_reporting(find, hello, mesh, timeouts, on_preparing)), reports)
+}
+
 /// Joins the group that `find` finds, and collects the failures.
 pub(crate) fn join_found(
     find: impl FnMut() -> Result<Rendezvous, NotFound>,
@@ -106,9 +118,20 @@ pub(crate) fn join_found(
     mesh: Mesh,
     timeouts: GroupTimeouts,
 ) -> Result<TestStage, GroupError> {
+    join_reporting(find, hello, mesh, timeouts, |_| {})
+}
+
+/// Like [`join_found`], and calls `on_preparing` with the leader's progress reports.
+fn join_reporting(
+    find: impl FnMut() -> Result<Rendezvous, NotFound>,
+    hello: Hello,
+    mesh: Mesh,
+    timeouts: GroupTimeouts,
+    on_preparing: impl FnMut(&str),
+) -> Result<TestStage, GroupError> {
     let (sender, failures) = channel();
     let on_failure = move |failure| drop(sender.send(failure));
-    let (member, roster, plan) = Member::join(find, hello, mesh, timeouts, |_| {}, on_failure)?;
+    let (member, roster, plan) = Member::join(find, hello, mesh, timeouts, on_preparing, on_failure)?;
     Ok(TestStage { member, roster, plan, failures })
 }
 

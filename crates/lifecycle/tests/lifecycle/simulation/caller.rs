@@ -16,12 +16,10 @@ fn policy(replaces_stages: bool, spares: u32) -> FailurePolicy {
             backoff: BackoffSpec { initial_seconds: 1, max_seconds: 20 },
             startup_timeout_seconds: 100,
             reform_timeout_seconds: REFORM_TIMEOUT_SECONDS as u32,
-            min_data_parallel: None,
             heartbeat_timeout_seconds: 10,
             stall_timeout_seconds: 100,
             termination_timeout_seconds: TERMINATION_TIMEOUT_SECONDS as u32,
-            pod_failure_policy: None,
-            exit_codes: vec![],
+            ..RestartSpec::default()
         },
         grace_seconds: 30,
         scheduling_timeout_seconds: 500,

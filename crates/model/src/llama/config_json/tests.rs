@@ -19,7 +19,7 @@ pub(in super::super) fn parse(changes: Value) -> Result<LlamaConfig, String> {
 }
 
 /// Parses a whole `config.json`.
-fn parse_all(fields: &Map<String, Value>) -> Result<LlamaConfig, String> {
+pub(in super::super) fn parse_all(fields: &Map<String, Value>) -> Result<LlamaConfig, String> {
     let family = FAMILIES.iter().find(|family| fields["model_type"] == family.name).unwrap();
     family.parse(&ConfigJson(fields.clone()))
 }

@@ -33,12 +33,10 @@ fn policy(cluster: &ClusterState, disabled_guard: Option<Guard>) -> FailurePolic
             backoff: BackoffSpec { initial_seconds: 10, max_seconds: 10 },
             startup_timeout_seconds: 30,
             reform_timeout_seconds: u32::from(replaces_stages),
-            min_data_parallel: None,
             heartbeat_timeout_seconds: 10,
             stall_timeout_seconds: 30,
             termination_timeout_seconds: if never { u32::MAX } else { TERMINATION_TIMEOUT_SECONDS as u32 },
-            pod_failure_policy: None,
-            exit_codes: vec![],
+            ..RestartSpec::default()
         },
         grace_seconds: 10,
         scheduling_timeout_seconds: 30,

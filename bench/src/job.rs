@@ -129,7 +129,13 @@ spec:
 
     /// Returns the lines of the job's metrics.
     pub(crate) fn metrics(&self, folder: &Path) -> Vec<Value> {
-        let text = std::fs::read_to_string(folder.join(self.name).join("metrics.jsonl")).unwrap();
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        json_lines(&folder.join(self.name).join("metrics.jsonl"))
     }
+}
+
+/// Returns the complete lines of a file of JSON lines, such as the metrics of a job. A missing file has no lines.
+pub(crate) fn json_lines(file: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }

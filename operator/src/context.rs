@@ -6,6 +6,7 @@ use kube::Client;
 use kube::runtime::events::{Recorder, Reporter};
 
 use crate::apply::PodGroupDiscovery;
+use crate::build::JobReference;
 use crate::config::OperatorConfig;
 use crate::folders::Folders;
 use crate::job::CreatedAttempt;
@@ -13,7 +14,7 @@ use crate::kueue::WorkloadCache;
 use crate::observe::{LogTails, OtherOperators, OwnedObjects, PodCache, StageStatusPoller};
 use crate::rejection::{Rejection, Rejections};
 use crate::repair_history::RepairHistory;
-use crate::status::RecoveryTimes;
+use crate::status::{JobEvent, RecoveryTimes, object_reference};
 use crate::sync::PerJob;
 use crate::telemetry::Telemetry;
 use crate::triggers::Triggers;
@@ -103,10 +104,13 @@ impl Context {
         }
     }
 
-    /// Returns a recorder for one event. A shared recorder would aggregate events of the same reason and keep only the
-    /// first message.
-    pub(crate) fn recorder(&self) -> Recorder {
-        Recorder::new(self.client.clone(), self.reporter.clone())
+    /// Publishes an event about a job. A failure is only logged.
+    pub(crate) async fn publish(&self, job: &JobReference, event: &JobEvent) {
+        // a shared recorder would aggregate events of the same reason and keep only the first message
+        let recorder = Recorder::new(self.client.clone(), self.reporter.clone());
+        if let Err(error) = recorder.publish(&event.to_api(), &object_reference(job)).await {
+            tracing::debug!("an event was not published: {error}");
+        }
     }
 
     /// Reads or updates the in-memory state of the job with this UID.

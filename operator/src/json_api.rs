@@ -3,7 +3,7 @@
 //! replaced object keeps the fields that k8s-openapi lacks.
 
 use kube::api::{DeleteParams, GetParams, ListParams, PostParams};
-use kube::core::Request;
+use kube::core::{Request, Status};
 use kube::{Client, Resource};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
@@ -49,6 +49,12 @@ pub(crate) use namespaced_resource;
 /// Returns the parameters of a write by this field manager.
 pub(crate) fn write_params(field_manager: &str) -> PostParams {
     PostParams { field_manager: Some(field_manager.to_owned()), ..PostParams::default() }
+}
+
+/// Whether the API server rejects the object itself. 403: quota, pod security or missing permission; 400, 422: the
+/// object is invalid, for example because of the pod template.
+pub(crate) fn is_rejection(status: &Status) -> bool {
+    matches!(status.code, 400 | 403 | 422)
 }
 
 /// API client of one kind in one namespace.
@@ -100,7 +106,7 @@ impl JsonApi {
         let params = PostParams { dry_run: true, ..write_params(&self.field_manager) };
         let request = self.request.replace(name, &params, object.to_string().into_bytes());
         match self.client.request::<IgnoredAny>(request.map_err(kube::Error::BuildRequest)?).await {
-            Err(kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 422) => Ok(false),
+            Err(kube::Error::Api(status)) if is_rejection(&status) => Ok(false),
             other => other.map(|_| true),
         }
     }

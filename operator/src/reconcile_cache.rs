@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::job::{CreatedAttempt, ParsedJob};
 use crate::observe::{self, ChangedObject, ObservedPods};
 use crate::rejection::{CreationResults, Rejections};
-use crate::requeue::NEW_REJECTION_DELAY;
+use crate::requeue::FOLLOW_UP_DELAY;
 use crate::status::{self, RecoveryTimes};
 
 /// Adds to `job` the cached state that its status does not have yet. Returns the rejections of the last tries.
@@ -71,7 +71,7 @@ pub(crate) fn cache_repairs(
         let contested_before = cache.repairs.contested().count();
         cache.repairs.add(repaired, now);
         match cache.repairs.contested().count() > contested_before {
-            true => Some(NEW_REJECTION_DELAY),
+            true => Some(FOLLOW_UP_DELAY),
             false => cache.repairs.requeue_delay(now),
         }
     })
@@ -91,5 +91,5 @@ pub(crate) fn cache_rejections(
     let after = before.after(created, &decision.state, wants_spares, now);
     let retry_delay = after.retry_delay(decision.state.attempt, now);
     context.with_cache(&job.reference.uid, |cache| cache.rejections = after);
-    if before.has_new_reason(created) { Some(NEW_REJECTION_DELAY) } else { retry_delay }
+    if before.has_new_reason(created) { Some(FOLLOW_UP_DELAY) } else { retry_delay }
 }

@@ -20,7 +20,7 @@ use crate::kueue::{self, RemoteJobState};
 use crate::observe;
 use crate::reconcile_queue;
 use crate::rejection::Rejection;
-use crate::status::{JobEvent, object_reference};
+use crate::status::JobEvent;
 use crate::ttl::{delete_job, remaining_ttl};
 
 /// The time, in seconds, that the status of a stopped copy of the job may take to arrive in this cluster, after the
@@ -102,8 +102,5 @@ async fn publish_refusal(job: &JobReference, before: Option<&Rejection>, context
         return;
     }
     let note = format!("{}: {}", refused.reason.reason, refused.reason.message);
-    let event = JobEvent { reason: "NotQueued", note, is_warning: true };
-    if let Err(error) = context.recorder().publish(&event.to_api(), &object_reference(job)).await {
-        tracing::debug!("an event was not published: {error}");
-    }
+    context.publish(job, &JobEvent { reason: "NotQueued", note, is_warning: true }).await;
 }

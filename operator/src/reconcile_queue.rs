@@ -21,7 +21,7 @@ use crate::job::ParsedJob;
 use crate::kueue::{self, NotListed, QueueCondition, QueueInputs, QueueState, WriteContext};
 use crate::observe::{BlockingReason, ObservedPods};
 use crate::rejection::Rejection;
-use crate::requeue::{NEW_REJECTION_DELAY, PREBUILT_RETRY_DELAY};
+use crate::requeue::{FOLLOW_UP_DELAY, PREBUILT_RETRY_DELAY};
 
 /// The queue of a job, as one reconcile observes it.
 #[derive(Clone, Debug, Default)]
@@ -185,14 +185,14 @@ impl ObservedQueue {
         if self.list_delay.is_some() {
             return QueuePlan { actions: Vec::new(), next_change: self.list_delay };
         }
-        let situation = self.situation(job, pods, decision, status);
+        let inputs = self.inputs(job, pods, decision, status);
         let actions = match waits_for_retry(&job.reference, pods.observed_at, context) {
             true => Vec::new(),
-            false => kueue::actions(&job.reference, job.demand.as_ref(), &self.workloads, &situation),
+            false => kueue::actions(&job.reference, job.demand.as_ref(), &self.workloads, &inputs),
         };
-        let has_boost = situation.is_running && self.state.holder.is_some();
-        let next = kueue::next_boost_change(situation.at_risk_since, situation.now).filter(|_| has_boost);
-        let next_boost_change = next.map(|next| Duration::from_millis(next.0.saturating_sub(situation.now.0)));
+        let has_boost = inputs.is_running && self.state.holder.is_some();
+        let next = kueue::next_boost_change(inputs.at_risk_since, inputs.now).filter(|_| has_boost);
+        let next_boost_change = next.map(|next| Duration::from_millis(next.0.saturating_sub(inputs.now.0)));
         QueuePlan { actions, next_change: self.next_read(job).or(next_boost_change) }
     }
 
@@ -203,7 +203,7 @@ impl ObservedQueue {
         (!exists && job.state.outcome().is_none()).then_some(PREBUILT_RETRY_DELAY)
     }
 
-    fn situation(
+    fn inputs(
         &self,
         job: &ParsedJob,
         pods: &ObservedPods,
@@ -305,5 +305,5 @@ pub(crate) async fn write(
     });
     // another write may follow, and the watch triggers no reconcile for the operator's writes
     let has_written = !actions.is_empty() && retry.is_none();
-    Ok(if is_new || has_written { Some(NEW_REJECTION_DELAY) } else { retry })
+    Ok(if is_new || has_written { Some(FOLLOW_UP_DELAY) } else { retry })
 }

@@ -10,7 +10,7 @@ use crate::observe::ObservedPods;
 const RESYNC_INTERVAL: Duration = Duration::from_secs(300);
 /// The delay until the reconcile that reports a new rejection, or an object that another client repeatedly changes, in
 /// the status. The reconcile after a write to a Workload has the same delay.
-pub(crate) const NEW_REJECTION_DELAY: Duration = Duration::from_millis(50);
+pub(crate) const FOLLOW_UP_DELAY: Duration = Duration::from_millis(50);
 /// The retry delay while a pod that was created as a spare has not reported whether it is a stage.
 pub(crate) const SPARE_STATUS_RETRY_DELAY: Duration = Duration::from_millis(200);
 /// The retry delay of a job whose folder still has pods of another job.

@@ -89,8 +89,6 @@ pub(crate) async fn publish_events(context: &Context, inputs: &StatusInputs<'_>,
     for event in status::events(inputs, status) {
         let job = &inputs.job.reference;
         tracing::info!(job = job.name, namespace = job.namespace, reason = event.reason, "{}", event.note);
-        if let Err(error) = context.recorder().publish(&event.to_api(), &status::object_reference(job)).await {
-            tracing::debug!("an event was not published: {error}");
-        }
+        context.publish(job, &event).await;
     }
 }

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use stagecoach_tests::TestJob;
 
 use super::gpu_run::GpuRun;
+use crate::job::json_lines;
 use crate::stats::line;
 
 const STEPS: u64 = 40;
@@ -35,9 +36,7 @@ fn losses(run: &GpuRun, precision: &'static str, device: &'static str) -> Vec<f6
     let own = run.workspace(&format!("loss-{number}"));
     let job = TestJob { name: "loss".into(), stages: 1, precision, device, steps: STEPS, ..TestJob::default() };
     run.finish(run.launch(&own, &job), &own, 120);
-    let metrics = std::fs::read_to_string(own.join("loss/metrics.jsonl")).unwrap();
-    let loss = |line: &str| serde_json::from_str::<Value>(line).unwrap()["loss"].as_f64().unwrap();
-    metrics.lines().map(loss).collect()
+    json_lines(&own.join("loss/metrics.jsonl")).iter().map(|line| line["loss"].as_f64().unwrap()).collect()
 }
 
 /// Returns the largest difference between the losses of one step, relative to `expected`.

@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 
 use super::gpu_run::{GpuRun, measured_or_failure};
 use super::model::{GpuBenchModel, JobLayout, MODELS};
+use crate::job::json_lines;
 use crate::stats::{line, median};
 
 /// The number of steps before the timed steps.
 pub(super) const WARM_UP: usize = 4;
 
 pub(super) fn measure_models(run: &GpuRun) -> Value {
-    let layout =
-        JobLayout { name: "one-stage", stages: 1, transport: "Auto", steps: 12, ..JobLayout::without_checkpoints() };
+    let layout = JobLayout { name: "one-stage", steps: 12, ..JobLayout::without_checkpoints() };
     let [twelve_layers, billion, packed] = &MODELS;
     [billion, twelve_layers, packed].into_iter().filter_map(|model| measure(run, model, &layout)).collect()
 }
@@ -77,8 +77,7 @@ pub(super) fn train(run: &GpuRun, model: &GpuBenchModel, layout: &JobLayout) -> 
     let launched = run.launch_file(workspace, &file, &name, &environment);
     run.finish(launched, workspace, 150);
     let seconds = started.elapsed().as_secs_f64();
-    let metrics = std::fs::read_to_string(workspace.join(&name).join("metrics.jsonl")).unwrap();
-    let metrics = metrics.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let metrics = json_lines(&workspace.join(&name).join("metrics.jsonl"));
     std::fs::remove_dir_all(workspace.join(&name)).unwrap();
     TrainedJob { metrics, seconds }
 }

@@ -10,8 +10,6 @@ use crate::stats::{line, median};
 pub(super) fn measure(run: &GpuRun) -> Value {
     let volume = JobLayout {
         name: "checkpoints",
-        stages: 1,
-        transport: "Auto",
         steps: 24,
         checkpoint: json!({ "everySteps": 5, "keepLast": 1 }),
         ..JobLayout::without_checkpoints()

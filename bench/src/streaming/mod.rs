@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use stagecoach_test_hub::Hub;
 use stagecoach_tests::{Launched, stagecoach, until_within};
 
+use crate::job::json_lines;
 use crate::machine::memory;
 use crate::stats::line;
 
@@ -59,8 +60,7 @@ spec:
     }
 
     fn metrics(&self, folder: &Path) -> Vec<Value> {
-        let text = std::fs::read_to_string(folder.join(self.name).join("metrics.jsonl")).unwrap_or_default();
-        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+        json_lines(&folder.join(self.name).join("metrics.jsonl"))
     }
 }
 
@@ -110,11 +110,10 @@ fn long_run(hub: &Hub, folder: &Path, corpus: u64) -> Value {
     let (mut disk, mut early, mut late) = (0, 0, 0);
     let status = until_within("the end of a job", 2400, || {
         disk = disk.max(bytes_below(&windows));
-        let stages = launched.stages();
-        if let Some(resident) = stages.first().filter(|stage| Path::new(&format!("/proc/{stage}/status")).exists()) {
+        if let Some(resident) = launched.stages().first().and_then(|stage| memory(stage, "VmRSS:")) {
             match launched.steps() {
-                done if done < steps / 10 => early = early.max(memory(resident, "VmRSS:").unwrap()),
-                done if done < steps => late = late.max(memory(resident, "VmRSS:").unwrap()),
+                done if done < steps / 10 => early = early.max(resident),
+                done if done < steps => late = late.max(resident),
                 _ => {}
             }
         }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use stagecoach_tests::until_within;
 
 use super::WARM_UP;
+use crate::job::json_lines;
 use crate::machine::{memory, processor_seconds};
 use crate::stats::median;
 
@@ -37,7 +38,7 @@ impl MeasuredRun {
         let mut wait = |count: usize| {
             until_within(&format!("step {count} in {}", metrics.display()), 3600, || {
                 let _ = processes(); // panics if a process has ended
-                (lines(metrics).len() >= count).then_some(())
+                (json_lines(metrics).len() >= count).then_some(())
             });
             (started.elapsed().as_secs_f64(), processes())
         };
@@ -47,7 +48,7 @@ impl MeasuredRun {
         let (_, processes) = wait(steps);
         let cpu_seconds = (cpu(&processes) - before) / (steps - WARM_UP) as f64;
         let peak_bytes = processes.iter().map(|process| memory(process, "VmHWM:").unwrap() as f64 * 1024.0).collect();
-        let lines = lines(metrics);
+        let lines = json_lines(metrics);
         let field =
             |name: &str| lines.iter().take(steps).map(|line| line[name].as_f64().unwrap()).collect::<Vec<f64>>();
         let seconds = field("seconds");
@@ -74,11 +75,4 @@ impl MeasuredRun {
         json!({ "startSeconds": self.start_seconds, "stepSeconds": self.seconds, "cpuSecondsPerStep": self.cpu_seconds,
                 "peakBytes": self.peak_bytes, "losses": self.losses })
     }
-}
-
-/// Returns the complete lines of a file of JSON lines.
-fn lines(path: &Path) -> Vec<Value> {
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }

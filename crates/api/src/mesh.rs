@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// The largest number of stages of a job.
 pub const MAX_STAGES: u32 = 256;
 /// The largest number of spares of a job.
-pub const MAX_SPARES: u32 = 8;
+pub(crate) const MAX_SPARES: u32 = 8;
 
 /// The processes of an attempt: `data_parallel` replicas of the pipeline with `stages` stages each. Ranks are counted
 /// replica by replica.

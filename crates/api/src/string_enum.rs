@@ -87,13 +87,6 @@ macro_rules! union {
             )?)+
         }
 
-        impl $name {
-            /// Returns the value of `type`.
-            pub const fn tag(&self) -> $tag {
-                match self { $(Self::$variant { .. } => $tag::$variant,)+ }
-            }
-        }
-
         impl TryFrom<$fields> for $name {
             type Error = String;
 
@@ -119,8 +112,9 @@ macro_rules! union {
 
         impl From<$name> for $fields {
             fn from(union: $name) -> Self {
+                let tag = match &union { $($name::$variant { .. } => $tag::$variant,)+ };
                 #[allow(unused_mut)]
-                let mut fields = Self { tag: union.tag(), $($($field: None,)?)+ };
+                let mut fields = Self { tag, $($($field: None,)?)+ };
                 #[allow(irrefutable_let_patterns)]
                 { $($(if let $name::$variant(payload) = &union { fields.$field = Some(payload.clone()); })?)+ }
                 fields

@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 
-use crate::crd::schema_of;
+use crate::crd::SPEC_SCHEMA;
 use crate::job::{PipelineJob, PipelineJobSpec};
 
 /// A spec as the API server stores it, which may have been written for another version.
@@ -81,7 +81,7 @@ struct Node {
     items: Option<Box<Node>>,
 }
 
-static SPEC: LazyLock<Node> = LazyLock::new(|| Node::from_schema(&schema_of::<PipelineJobSpec>()));
+static SPEC: LazyLock<Node> = LazyLock::new(|| Node::from_schema(&SPEC_SCHEMA));
 
 impl Node {
     fn from_schema(schema: &Value) -> Node {

@@ -27,7 +27,7 @@ pub(crate) struct Whole<'a> {
     vocabulary: &'a Vocabulary,
     rendering: &'a Rendering,
     encoded: &'a Encoded,
-    borders: TokenBoundaries,
+    boundaries: TokenBoundaries,
 }
 
 /// Finds the byte positions that no token crosses. The byte ranges of tokens may be in any order.
@@ -71,7 +71,7 @@ impl TokenBoundaries {
 
 impl<'a> Whole<'a> {
     pub(crate) fn new(vocabulary: &'a Vocabulary, rendering: &'a Rendering, encoded: &'a Encoded) -> Whole<'a> {
-        Whole { vocabulary, rendering, encoded, borders: TokenBoundaries::of(&encoded.ranges) }
+        Whole { vocabulary, rendering, encoded, boundaries: TokenBoundaries::of(&encoded.ranges) }
     }
 
     /// Returns the number of tokens in the first `bytes` bytes of the text.
@@ -79,7 +79,7 @@ impl<'a> Whole<'a> {
     /// # Errors
     /// The error names the token that has bytes on both sides of this position.
     fn tokens_before(&self, bytes: usize) -> Result<usize, String> {
-        self.borders.tokens_before(bytes).map_err(|count| {
+        self.boundaries.tokens_before(bytes).map_err(|count| {
             let range = self.encoded.ranges.iter().skip(count).find(|range| range.start < bytes);
             let token = range.and_then(|range| self.rendering.text.get(range.clone())).unwrap_or_default();
             format!("the token {token:?} crosses the border of the turn")
@@ -275,11 +275,11 @@ mod tests {
         #[test]
         fn borders_are_those_that_a_search_finds(starts in prop::collection::vec((0usize..9, 0usize..4), 0..9)) {
             let ranges: Vec<Range<usize>> = starts.into_iter().map(|(start, length)| start..start + length).collect();
-            let borders = TokenBoundaries::of(&ranges);
+            let boundaries = TokenBoundaries::of(&ranges);
             for bytes in 0..14 {
                 let count = ranges.iter().position(|range| range.end > bytes).unwrap_or(ranges.len());
                 let crosses = ranges.iter().skip(count).any(|range| range.start < bytes);
-                prop_assert_eq!(borders.tokens_before(bytes), if crosses { Err(count) } else { Ok(count) });
+                prop_assert_eq!(boundaries.tokens_before(bytes), if crosses { Err(count) } else { Ok(count) });
             }
         }
     }

@@ -32,7 +32,7 @@ pub(crate) enum Reach {
 }
 
 /// The special tokens of a vocabulary, and the twins of their characters.
-pub(crate) struct SpecialTokenEscaper {
+pub(crate) struct Shield {
     tokens: Vec<String>,
     occurrences: AhoCorasick,
     /// The twin of each character of a special token.
@@ -50,17 +50,17 @@ pub(crate) struct Marked {
     pub(crate) spans: Vec<Range<usize>>,
 }
 
-impl SpecialTokenEscaper {
-    /// Creates the escaper of special tokens. Returns `None` if the tokens are too large or have too many different
+impl Shield {
+    /// Creates the shield of special tokens. Returns `None` if the tokens are too large or have too many different
     /// characters.
-    pub(crate) fn new(tokens: Vec<String>) -> Option<SpecialTokenEscaper> {
+    pub(crate) fn new(tokens: Vec<String>) -> Option<Shield> {
         let occurrences = AhoCorasick::new(&tokens).ok()?;
         let characters: BTreeSet<char> = tokens.iter().flat_map(|token| token.chars()).collect();
         let visible = characters.into_iter().filter(|character| !character.is_whitespace());
         let twins = visible.enumerate().map(|(index, character)| Some((character, marks::twin(index)?)));
         let twins: BTreeMap<char, char> = twins.collect::<Option<_>>()?;
         let characters = twins.iter().map(|(&character, &twin)| (twin, character)).collect();
-        Some(SpecialTokenEscaper { tokens, occurrences, twins, characters })
+        Some(Shield { tokens, occurrences, twins, characters })
     }
 
     /// Returns a special token that `text` contains.

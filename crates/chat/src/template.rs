@@ -86,7 +86,7 @@ impl ChatTemplate {
     }
 
     /// Whether the template has `{% generation %}` blocks, which mark the text that an assistant writes.
-    pub fn has_generation(&self) -> bool {
+    pub(crate) fn has_generation(&self) -> bool {
         self.has_generation
     }
 

@@ -14,7 +14,7 @@ use tokenizers::{AddedToken, Model, Tokenizer};
 
 use crate::error::{ConversationError, SetupError};
 use crate::marks;
-use crate::shield::SpecialTokenEscaper;
+use crate::shield::Shield;
 
 /// A character that Unicode assigns to nothing, so no vocabulary has it.
 const UNKNOWN_CHARACTER: &str = "\u{10FFFF}";
@@ -31,7 +31,7 @@ pub struct Vocabulary {
     /// The added tokens. The library first searches a text for the tokens of the first item. It then searches the
     /// normalised text between these tokens for the tokens of the second item.
     added: [AddedTokenMatcher; 2],
-    pub(crate) shield: SpecialTokenEscaper,
+    pub(crate) shield: Shield,
 }
 
 struct Special {
@@ -81,7 +81,7 @@ impl Vocabulary {
             check(token, tokenizer.get_normalizer().is_some())?;
         }
         let contents = special.iter().map(|(_, token)| token.content.clone()).collect();
-        let shield = SpecialTokenEscaper::new(contents).ok_or_else(too_many)?;
+        let shield = Shield::new(contents).ok_or_else(too_many)?;
         let added = [false, true].map(|normalized| AddedTokenMatcher::new(&tokens, normalized));
         let special = with_placeholders(&mut tokenizer, &special)?;
         let by_id = special.iter().enumerate().map(|(index, special)| (special.id, index)).collect();

@@ -10,7 +10,7 @@ use stagecoach_api::job::condition_reason;
 
 use super::{ApplyContext, ApplyError};
 use crate::build::{self, JobReference};
-use crate::json_api::JsonApi;
+use crate::json_api::{JsonApi, is_rejection};
 use crate::observe::{BlockingReason, OwnedObject};
 
 /// Creates `object`, unless it exists already. Returns the stored object.
@@ -32,8 +32,7 @@ pub(crate) async fn create_owned<T: DeserializeOwned>(
                 None => Err(kube::Error::Api(status).into()),
             }
         }
-        // 403: quota, pod security or missing permission; 400, 422: the pod template makes the object invalid
-        Err(kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 422) => {
+        Err(kube::Error::Api(status)) if is_rejection(&status) => {
             let reason = match status.message.contains("exceeded quota") {
                 true => condition_reason::QUOTA_EXCEEDED.to_owned(),
                 false => status.reason.clone(),
@@ -93,10 +92,7 @@ pub(super) async fn create_or_update<K: OwnedObject + Serialize + DeserializeOwn
     let name = object.name_any();
     let mut stored: Value = match create_first {
         true => create_owned(api, job, object).await?,
-        false => match get_owned(api, job, &name).await? {
-            Some(existing) => existing,
-            None => create_owned(api, job, object).await?,
-        },
+        false => get_or_create(api, job, object).await?,
     };
     let desired = serde_json::to_value(object).map_err(kube::Error::SerdeError)?;
     let mut updated = stored.clone();

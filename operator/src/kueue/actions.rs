@@ -71,33 +71,33 @@ pub(crate) fn actions(
     job: &JobReference,
     demand: Option<&Demand>,
     workloads: &[Arc<Workload>],
-    situation: &QueueInputs,
+    inputs: &QueueInputs,
 ) -> Vec<WorkloadAction> {
     let unfinished: Vec<&Arc<Workload>> = workloads.iter().filter(|workload| workload.is_unfinished()).collect();
     let all = |action: fn(Arc<Workload>) -> WorkloadAction| {
         unfinished.iter().map(|workload| action(Arc::clone(workload))).collect::<Vec<_>>()
     };
-    if let Some((succeeded, message)) = &situation.outcome {
+    if let Some((succeeded, message)) = &inputs.outcome {
         let finish = |workload: &&Arc<Workload>| WorkloadAction::Finish {
             workload: Arc::clone(workload),
             reason: if *succeeded { "Succeeded" } else { "Failed" },
             message: message.clone(),
         };
-        return if situation.has_stopped { unfinished.iter().map(finish).collect() } else { Vec::new() };
+        return if inputs.has_stopped { unfinished.iter().map(finish).collect() } else { Vec::new() };
     }
     let Some(demand) = demand else { return all(WorkloadAction::Delete) };
     if demand.prebuilt.is_some() {
-        return of_prebuilt(job, demand, &unfinished, situation);
+        return of_prebuilt(job, demand, &unfinished, inputs);
     }
-    if situation.is_suspended || demand.problem().is_some() {
-        return if situation.has_stopped { all(WorkloadAction::Delete) } else { Vec::new() };
+    if inputs.is_suspended || demand.problem().is_some() {
+        return if inputs.has_stopped { all(WorkloadAction::Delete) } else { Vec::new() };
     }
     let number = next_workload_number(job, workloads);
     match holder(workloads) {
-        Some(holder) if demand.matches(holder) => of_holder(demand, holder, &unfinished, number, situation),
-        Some(holder) if situation.has_stopped => vec![WorkloadAction::Delete(Arc::clone(holder))],
+        Some(holder) if demand.matches(holder) => of_holder(demand, holder, &unfinished, number, inputs),
+        Some(holder) if inputs.has_stopped => vec![WorkloadAction::Delete(Arc::clone(holder))],
         Some(_) => Vec::new(),
-        None => of_waiting(demand, &unfinished, number, situation),
+        None => of_waiting(demand, &unfinished, number, inputs),
     }
 }
 
@@ -108,15 +108,15 @@ fn of_holder(
     holder: &Arc<Workload>,
     unfinished: &[&Arc<Workload>],
     number: u64,
-    situation: &QueueInputs,
+    inputs: &QueueInputs,
 ) -> Vec<WorkloadAction> {
     let others = unfinished.iter().copied().filter(|other| !Arc::ptr_eq(other, holder));
     let (replaced, others): (Vec<_>, Vec<_>) = others.partition(|other| replaces(holder, other));
     let mut actions: Vec<_> = replaced.into_iter().map(|other| finish_replaced(holder, other)).collect();
-    let uses_slices = demand.is_elastic && !situation.slices_are_off;
+    let uses_slices = demand.is_elastic && !inputs.slices_are_off;
     if demand.granted_mesh(holder).is_some() && (!uses_slices || demand.has_enough_spares(holder)) {
         actions.extend(others.into_iter().map(|other| WorkloadAction::Delete(Arc::clone(other))));
-        actions.extend(surplus(demand, holder, situation));
+        actions.extend(surplus(demand, holder, inputs));
     } else if uses_slices {
         let (fitting, obsolete): (Vec<_>, Vec<_>) = others.into_iter().partition(|other| demand.matches(other));
         actions.extend(obsolete.into_iter().map(|other| WorkloadAction::Delete(Arc::clone(other))));
@@ -126,12 +126,12 @@ fn of_holder(
             Some(slice) if slice.has_reservation() => actions.push(WorkloadAction::Delete(Arc::clone(slice))),
             Some(slice) => actions.push(WorkloadAction::SetCounts(Arc::clone(slice))),
         }
-    } else if situation.has_stopped {
+    } else if inputs.has_stopped {
         // the Workload can't grow while it has a reservation
         return vec![WorkloadAction::Delete(Arc::clone(holder))];
     }
     actions.extend(set_priority(demand, holder));
-    actions.extend(reports(holder, situation));
+    actions.extend(reports(holder, inputs));
     actions
 }
 
@@ -149,11 +149,11 @@ fn finish_replaced(holder: &Workload, other: &Arc<Workload>) -> WorkloadAction {
 }
 
 /// Returns the write that releases the quota of pods that the demand does not include, after these pods have stopped.
-fn surplus(demand: &Demand, holder: &Arc<Workload>, situation: &QueueInputs) -> Option<WorkloadAction> {
-    if demand.is_elastic && !situation.slices_are_off && !demand.has_counts(holder) {
-        return (!situation.exceeds_grant).then(|| WorkloadAction::SetCounts(Arc::clone(holder)));
+fn surplus(demand: &Demand, holder: &Arc<Workload>, inputs: &QueueInputs) -> Option<WorkloadAction> {
+    if demand.is_elastic && !inputs.slices_are_off && !demand.has_counts(holder) {
+        return (!inputs.exceeds_grant).then(|| WorkloadAction::SetCounts(Arc::clone(holder)));
     }
-    let mesh = demand.granted_mesh(holder).filter(|_| !situation.exceeds_grant)?;
+    let mesh = demand.granted_mesh(holder).filter(|_| !inputs.exceeds_grant)?;
     let mut counts = BTreeMap::new();
     for stored in &holder.spec.pod_sets {
         let set = demand.pod_sets.iter().find(|set| set.name == stored.name);
@@ -176,20 +176,20 @@ fn of_waiting(
     demand: &Demand,
     unfinished: &[&Arc<Workload>],
     number: u64,
-    situation: &QueueInputs,
+    inputs: &QueueInputs,
 ) -> Vec<WorkloadAction> {
     let mut actions = Vec::new();
     // keep the oldest Workload, which has the best place in the queue
     let mut has_kept = false;
     for workload in unfinished {
         if has_kept || !demand.matches(workload) {
-            let may_leave = situation.has_stopped || !workload.has_reservation();
+            let may_leave = inputs.has_stopped || !workload.has_reservation();
             actions.extend(may_leave.then(|| WorkloadAction::Delete(Arc::clone(workload))));
             continue;
         }
         has_kept = true;
         if workload.is_evicted() && workload.has_reservation() {
-            actions.extend(situation.has_stopped.then(|| release(workload)));
+            actions.extend(inputs.has_stopped.then(|| release(workload)));
         } else if !demand.has_counts(workload) {
             // Kueue rejects a change of a Workload that has a reservation but no admission
             let change = if workload.has_reservation() { WorkloadAction::Delete } else { WorkloadAction::SetCounts };
@@ -222,7 +222,7 @@ fn of_prebuilt(
     job: &JobReference,
     demand: &Demand,
     unfinished: &[&Arc<Workload>],
-    situation: &QueueInputs,
+    inputs: &QueueInputs,
 ) -> Vec<WorkloadAction> {
     let name = demand.prebuilt.as_deref().unwrap_or_default();
     let Some(workload) = unfinished.iter().find(|workload| workload.name_any() == name) else { return Vec::new() };
@@ -230,18 +230,18 @@ fn of_prebuilt(
         return vec![WorkloadAction::Adopt(Arc::clone(workload))];
     }
     if workload.is_evicted() && workload.has_reservation() {
-        return if situation.has_stopped { vec![release(workload)] } else { Vec::new() };
+        return if inputs.has_stopped { vec![release(workload)] } else { Vec::new() };
     }
-    if workload.is_admitted() { reports(workload, situation) } else { Vec::new() }
+    if workload.is_admitted() { reports(workload, inputs) } else { Vec::new() }
 }
 
 /// Returns the writes that report to Kueue whether the pods of an admitted job are ready, and that update the priority
 /// boost of its Workload.
-fn reports(holder: &Arc<Workload>, situation: &QueueInputs) -> Vec<WorkloadAction> {
-    let mut actions: Vec<WorkloadAction> = pods_ready(holder, situation.is_running).into_iter().collect();
-    if situation.is_running {
-        let boost = boost(situation.at_risk_since, situation.now);
-        let last_checkpoint = situation.last_checkpoint.clone();
+fn reports(holder: &Arc<Workload>, inputs: &QueueInputs) -> Vec<WorkloadAction> {
+    let mut actions: Vec<WorkloadAction> = pods_ready(holder, inputs.is_running).into_iter().collect();
+    if inputs.is_running {
+        let boost = boost(inputs.at_risk_since, inputs.now);
+        let last_checkpoint = inputs.last_checkpoint.clone();
         let is_first = last_checkpoint.is_some() && !holder.annotations().contains_key(LAST_CHECKPOINT_ANNOTATION);
         if is_first || stored_boost(holder) != boost {
             actions.push(WorkloadAction::SetBoost { workload: Arc::clone(holder), boost, last_checkpoint });

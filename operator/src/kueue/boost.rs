@@ -21,8 +21,7 @@ pub(crate) fn boost(since: UnixMillis, now: UnixMillis) -> u32 {
 /// Returns the time at which the boost changes next, if the job saves no checkpoint; `None` at the largest boost.
 pub(crate) fn next_change(since: UnixMillis, now: UnixMillis) -> Option<UnixMillis> {
     let current = boost(since, now);
-    let minutes = 1_u64.checked_shl(current)?;
-    (current < MAX_BOOST).then(|| since.plus_seconds(minutes * 60))
+    (current < MAX_BOOST).then(|| since.plus_seconds((1_u64 << current) * 60))
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use crate::build::kueue::keys::{LAST_CHECKPOINT_ANNOTATION, POD_SETS_ANNOTATION,
 use crate::build::kueue::{Demand, PriorityClassName, Workload, condition_type, workload_name};
 use crate::build::{self, JobReference};
 use crate::clients::Clients;
+use crate::json_api::is_rejection;
 use crate::observe::BlockingReason;
 
 /// The inputs of the writes to the Workloads of a job.
@@ -106,10 +107,8 @@ pub(crate) async fn write(context: &WriteContext<'_>, action: &WorkloadAction) -
             })
             .await
         }
-        // these actions need the demand of a job with a queue
-        (WorkloadAction::Create { .. } | WorkloadAction::SetCounts(_) | WorkloadAction::SetPriority(_), None) => {
-            Ok(None)
-        }
+        // the remaining actions need the demand of a job with a queue
+        (_, None) => Ok(None),
     }
 }
 
@@ -163,7 +162,7 @@ async fn current(clients: &Clients, workload: &Workload) -> kube::Result<Option<
 /// other error.
 fn refused(name: &str, error: kube::Error) -> ApplyError {
     match error {
-        kube::Error::Api(status) if matches!(status.code, 400 | 403 | 422) => ApplyError::Rejected(BlockingReason {
+        kube::Error::Api(status) if is_rejection(&status) => ApplyError::Rejected(BlockingReason {
             reason: status.reason.clone(),
             message: format!("the Workload {name} can't be changed: {}", status.message),
         }),

@@ -157,12 +157,7 @@ fn run(site: &ScenarioCluster, scenario: &Scenario, namespace: String, crash: Op
         run.start_operator();
     }
     run.wait_for(&scenario.end);
-    let mut started: Vec<String> =
-        cluster.kubelet.pods().into_iter().filter(|pod| pod.namespace == run.namespace).map(|pod| pod.name).collect();
-    let all = started.len();
-    started.sort();
-    started.dedup();
-    assert_eq!(started.len(), all, "{}: a stage of an attempt was started twice: {started:?}", scenario.name);
+    cluster.assert_started_once(&run.namespace);
     let writes = proxy.answered_writes() - before;
     cluster.kubelet.forget_pods(&run.namespace);
     writes

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{TestCluster, has_condition, shared};
+use crate::support::{has_condition, shared};
 
 /// Returns the spec of an elastic job of one stage with at most `max` replicas, each on a different node.
 fn spread(name: &str, max: u32) -> Value {
@@ -13,13 +13,6 @@ fn spread(name: &str, max: u32) -> Value {
         "training": {"gradientBlocks": 4, "microbatches": 4}, "restart": {"reformTimeoutSeconds": 60},
         "template": {"spec": {"affinity": affinity}},
     })
-}
-
-fn pod_names(cluster: &TestCluster, job: &str) -> Vec<String> {
-    let name = |pod: &Value| pod["metadata"]["name"].as_str().unwrap().to_owned();
-    let mut names: Vec<String> = cluster.pods(job).iter().map(name).collect();
-    names.sort_unstable();
-    names
 }
 
 /// The cluster has three nodes.
@@ -75,5 +68,5 @@ fn a_job_runs_with_the_replicas_for_which_there_is_quota() {
     cluster.plane.client().patch("/api/v1/namespaces/few/resourcequotas/few", &more).unwrap();
     let job = cluster.wait("few/narrow", "three replicas", |job| job["status"]["trainingReplicas"] == 3);
     assert_eq!((&job["status"]["attempt"]["number"], &job["status"]["restarts"]["total"]), (&json!(1), &json!(0)));
-    assert_eq!(pod_names(cluster, "few/narrow"), ["narrow-0-0-1", "narrow-1-0-1", "narrow-2-0-1"]);
+    assert_eq!(cluster.pod_names("few/narrow"), ["narrow-0-0-1", "narrow-1-0-1", "narrow-2-0-1"]);
 }

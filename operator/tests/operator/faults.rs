@@ -129,12 +129,7 @@ fn errors_and_lost_responses_are_survived() {
     shared().wait_running(&own.job(), 5);
     shared().kubelet.pod(&format!("{}-0-5", own.job())).exit(0, "");
     shared().wait_phase(&own.job(), "Complete");
-    let mut names: Vec<String> =
-        shared().kubelet.pods().into_iter().filter(|pod| pod.namespace == own.namespace).map(|pod| pod.name).collect();
-    let all = names.len();
-    names.sort();
-    names.dedup();
-    assert_eq!(names.len(), all, "a stage of an attempt was started twice");
+    shared().assert_started_once(own.namespace);
 }
 
 #[test]

@@ -10,10 +10,7 @@ use crate::support::{TestCluster, condition_of, exclusive, has_condition};
 fn install(cluster: &TestCluster, file: &str, name: &str) {
     let crd = tool("controller-gen").canonicalize().unwrap().with_file_name(file);
     cluster.plane.apply(&std::fs::read_to_string(crd).unwrap());
-    until(&format!("{name} to be served"), || {
-        let crd = cluster.plane.get(&format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"))?;
-        condition_of(&crd, "Established").filter(|condition| condition["status"] == "True")
-    });
+    cluster.plane.wait_for_crd(name);
 }
 
 fn pod_group(cluster: &TestCluster, api: &str, name: &str) -> Option<Value> {

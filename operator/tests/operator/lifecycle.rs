@@ -62,8 +62,7 @@ fn scaling_drains_the_job_and_starts_an_attempt_with_the_new_stages() {
     let job = cluster.wait_running("scaled", 2);
     assert_eq!(job["status"]["attempt"]["stages"], 3);
     assert_eq!(job["status"]["restarts"]["total"], 0, "a change of the number of stages must not count as a restart");
-    let pods: Vec<Value> = cluster.pods("scaled").iter().map(|pod| pod["metadata"]["name"].clone()).collect();
-    assert_eq!(pods, ["scaled-0-2", "scaled-1-2", "scaled-2-2"]);
+    assert_eq!(cluster.pod_names("scaled"), ["scaled-0-2", "scaled-1-2", "scaled-2-2"]);
     // only the ConfigMap of the newest attempt is kept
     until("the old ConfigMap to go", || {
         cluster.plane.get("/api/v1/namespaces/default/configmaps/scaled-1").is_none().then_some(())

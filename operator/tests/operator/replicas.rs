@@ -7,12 +7,6 @@ use stagecoach_cluster::until;
 
 use crate::support::{has_condition, path, shared};
 
-fn names(pods: &[Value]) -> Vec<&str> {
-    let mut names: Vec<_> = pods.iter().map(|pod| pod["metadata"]["name"].as_str().unwrap()).collect();
-    names.sort_unstable();
-    names
-}
-
 /// For a budget with a number, the disruption controller counts the pods itself. For a budget with a percentage or
 /// `maxUnavailable`, it uses `spec.replicas` of the scale subresource, which counts only the stages of one replica.
 #[test]
@@ -47,8 +41,7 @@ fn replicas_have_pods_of_their_own_and_one_that_is_lost_is_replaced() {
     let status = &job["status"];
     assert_eq!((&status["stages"], &status["readyStages"]), (&json!(4), &json!(4)));
     assert_eq!((&status["attempt"]["stages"], &status["attempt"]["dataParallel"]), (&json!(2), &json!(2)));
-    let pods = cluster.pods("replicas");
-    assert_eq!(names(&pods), ["replicas-0-0-1", "replicas-0-1-1", "replicas-1-0-1", "replicas-1-1-1"]);
+    assert_eq!(cluster.pod_names("replicas"), ["replicas-0-0-1", "replicas-0-1-1", "replicas-1-0-1", "replicas-1-1-1"]);
     let service = cluster.plane.get("/api/v1/namespaces/default/services/replicas").unwrap();
     let selector = &service["spec"]["selector"];
     assert_eq!((&selector["stagecoach.dev/stage"], &selector["stagecoach.dev/replica"]), (&json!("0"), &json!("0")));
@@ -66,8 +59,8 @@ fn replicas_have_pods_of_their_own_and_one_that_is_lost_is_replaced() {
         (&json!(0), &json!(1), &json!("replicas-1-0-1"))
     );
     until("the removal of what was replaced", || {
-        let pods = cluster.pods("replicas");
-        (names(&pods) == ["replicas-0-0-1", "replicas-0-1-1", "replicas-1-0-1-1", "replicas-1-1-1"]).then_some(())
+        (cluster.pod_names("replicas") == ["replicas-0-0-1", "replicas-0-1-1", "replicas-1-0-1-1", "replicas-1-1-1"])
+            .then_some(())
     });
     until("the events", || {
         let printed = |words: &str| cluster.event_notes("replicas").iter().any(|note| note.contains(words));
@@ -85,10 +78,10 @@ fn replicas_that_become_stages_are_another_attempt() {
     let cluster = shared();
     cluster.create("reshaped", json!({"stages": 1, "dataParallel": 2, "training": {"gradientBlocks": 2}}));
     cluster.wait_running("reshaped", 1);
-    assert_eq!(names(&cluster.pods("reshaped")), ["reshaped-0-0-1", "reshaped-1-0-1"]);
+    assert_eq!(cluster.pod_names("reshaped"), ["reshaped-0-0-1", "reshaped-1-0-1"]);
     cluster.edit("reshaped", json!({"stages": 2, "dataParallel": 1}));
     let job = cluster.wait_running("reshaped", 2);
-    assert_eq!(names(&cluster.pods("reshaped")), ["reshaped-0-2", "reshaped-1-2"]);
+    assert_eq!(cluster.pod_names("reshaped"), ["reshaped-0-2", "reshaped-1-2"]);
     assert_eq!((&job["status"]["attempt"]["dataParallel"], &job["status"]["readyStages"]), (&Value::Null, &json!(2)));
     assert_eq!(job["status"]["restarts"]["total"], 0);
     let service = cluster.plane.get("/api/v1/namespaces/default/services/reshaped").unwrap();

@@ -52,7 +52,8 @@ impl Authority {
     /// Like [`Authority::client`]. Also writes `NAME.kubeconfig`, whose cluster is the API server at `server`.
     pub fn kubeconfig(&self, name: &str, user: &str, group: Option<&str>, server: &str) {
         let user = self.client(name, user, group);
-        write_kubeconfig(&self.folder.join(format!("{name}.kubeconfig")), server, &self.folder.join("ca.crt"), &user);
+        let cluster = json!({"server": server, "certificate-authority": self.folder.join("ca.crt")});
+        write_kubeconfig(&self.folder.join(format!("{name}.kubeconfig")), cluster, &user);
     }
 
     fn sign(&self, name: &str, params: &CertificateParams) -> (PathBuf, PathBuf) {
@@ -78,12 +79,12 @@ pub fn control_plane(folder: &Path, server: SocketAddrV4) -> Authority {
     authority
 }
 
-/// Writes a kubeconfig for `server`. The file is JSON, which is also YAML.
-pub(crate) fn write_kubeconfig(file: &Path, server: &str, authority: &Path, user: &Value) {
+/// Writes a kubeconfig with this `cluster` entry and `user` entry. The file is JSON, which is also YAML.
+pub(crate) fn write_kubeconfig(file: &Path, cluster: Value, user: &Value) {
     let config = json!({
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": "test", "cluster": {"server": server, "certificate-authority": authority}}],
+        "clusters": [{"name": "test", "cluster": cluster}],
         "users": [{"name": "test", "user": user}],
         "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test", "namespace": "default"}}],
         "current-context": "test",

@@ -3,14 +3,19 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::plane::ControlPlane;
 use crate::process::run;
 use crate::tools::tool;
 
 /// The name of the rendered release. With this name, the chart's objects and the operator's service account are named
 /// `stagecoach-operator`.
 pub const RELEASE: &str = "stagecoach";
+
+/// The kinds of the objects that an operator outside the cluster needs: the CRD, the service account and its rights.
+pub const OPERATOR_KINDS: [&str; 6] =
+    ["CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
 
 /// Returns the chart's folder.
 pub fn folder() -> PathBuf {
@@ -25,6 +30,16 @@ pub fn folder() -> PathBuf {
 #[track_caller]
 pub fn render(release_namespace: &str, values: &Value) -> Vec<Value> {
     parse(&try_render(release_namespace, values).unwrap_or_else(|error| panic!("helm template: {error}")))
+}
+
+/// Like [`render`]. Also applies the objects whose kinds are in `kinds`.
+#[track_caller]
+pub fn apply(plane: &ControlPlane, release_namespace: &str, values: &Value, kinds: &[&str]) -> Vec<Value> {
+    let objects = render(release_namespace, values);
+    let applied: Vec<&Value> =
+        objects.iter().filter(|object| kinds.iter().any(|kind| object["kind"] == *kind)).collect();
+    plane.apply(&json!({"apiVersion": "v1", "kind": "List", "items": applied}).to_string());
+    objects
 }
 
 /// Like [`render`], but returns the text that helm writes.

@@ -12,11 +12,11 @@ use socket2::{Domain, Socket, Type};
 use crate::certificates::control_plane;
 use crate::client::Client;
 use crate::components::{Component, ControlPlaneSettings, ControlPlaneSite, command};
-use crate::host::KueueCluster;
 use crate::kubectl::Kubectl;
+use crate::kueue_cluster::KueueCluster;
 use crate::process::Process;
 use crate::scratch::Scratch;
-use crate::until;
+use crate::{condition_of, until};
 
 /// The number of lines of each log that a failed test prints.
 const TAIL: usize = 15;
@@ -86,7 +86,7 @@ impl ControlPlane {
     }
 
     /// Returns the cluster in the form that [`crate::kueue::Kueue::start_in`] takes.
-    pub fn host(&self) -> KueueCluster<'_> {
+    pub fn kueue_cluster(&self) -> KueueCluster<'_> {
         KueueCluster { client: &self.admin, kubectl: &self.kubectl, folder: self.scratch.path(), url: self.url.clone() }
     }
 
@@ -112,6 +112,15 @@ impl ControlPlane {
         self.kubectl.try_apply(yaml)
     }
 
+    /// Waits until the API server serves the CRD `name`.
+    #[track_caller]
+    pub fn wait_for_crd(&self, name: &str) {
+        let path = format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}");
+        until(&format!("{name} to be served"), || {
+            condition_of(&self.get(&path)?, "Established").filter(|condition| condition["status"] == "True")
+        });
+    }
+
     /// Reads the object or list at a path of the API. Returns `None` if the API server answers 404.
     #[track_caller]
     pub fn get(&self, path: &str) -> Option<Value> {
@@ -133,7 +142,7 @@ impl ControlPlane {
     /// If the account does not exist.
     #[track_caller]
     pub fn service_account_kubeconfig(&self, namespace: &str, name: &str) -> PathBuf {
-        self.host().service_account_kubeconfig(namespace, name)
+        self.kueue_cluster().service_account_kubeconfig(namespace, name)
     }
 
     /// Kills the API server, starts it again at the same address, and waits until it answers.
@@ -178,11 +187,6 @@ impl ControlPlane {
         processes.iter().find(|(of, _)| *of == component).map(|(_, process)| process.id())
     }
 
-    /// Returns the last `lines` lines of a component's log.
-    pub fn log_tail(&self, component: Component, lines: usize) -> String {
-        tail(&self.scratch.path().join(format!("{}.log", component.program())), lines)
-    }
-
     fn signal(&self, component: Component, signal: i32) {
         let processes = self.processes.lock().unwrap();
         processes.iter().filter(|(of, _)| *of == component).for_each(|(_, process)| process.signal(signal));
@@ -216,7 +220,8 @@ impl Drop for ControlPlane {
     fn drop(&mut self) {
         if std::thread::panicking() {
             for component in Component::ALL {
-                eprintln!("--- {} ends with\n{}", component.program(), self.log_tail(component, TAIL));
+                let log = self.scratch.path().join(format!("{}.log", component.program()));
+                eprintln!("--- {} ends with\n{}", component.program(), tail(&log, TAIL));
             }
         }
         // the components end in the reverse of the order in which they started

@@ -84,6 +84,18 @@ pub fn run(command: &mut Command, input: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
+/// Returns the standard output of a command that has succeeded.
+///
+/// # Panics
+/// If the command has failed. The message begins with `what` and contains both outputs.
+#[track_caller]
+pub fn printed(what: &str, output: Output) -> String {
+    let [printed, complained] =
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    assert!(output.status.success(), "{what}: {printed}{complained}");
+    printed
+}
+
 impl Drop for Process {
     fn drop(&mut self) {
         self.kill();

@@ -16,6 +16,7 @@ use serde_json::json;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
+use crate::certificates::write_kubeconfig;
 use crate::client::connect;
 
 /// The treatment of a request by the proxy.
@@ -87,15 +88,9 @@ impl Proxy {
             tokio::spawn(async { axum::serve(listener, router).await });
             address
         });
-        let config = json!({
-            "apiVersion": "v1", "kind": "Config",
-            "clusters": [{"name": "test", "cluster": {"server": format!("http://{address}")}}],
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test", "namespace": "default"}}],
-            "users": [{"name": "test", "user": {}}],
-            "current-context": "test",
-        });
+        let server = json!({"server": format!("http://{address}")});
         let kubeconfig = folder.join(format!("proxy-{}.kubeconfig", address.port()));
-        std::fs::write(&kubeconfig, config.to_string()).unwrap();
+        write_kubeconfig(&kubeconfig, server, &json!({}));
         Proxy { shared, kubeconfig, runtime: Some(runtime) }
     }
 

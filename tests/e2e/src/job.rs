@@ -219,14 +219,13 @@ impl<'p> E2eJob<'p> {
 
 impl Drop for E2eJob<'_> {
     fn drop(&mut self) {
+        let pods = format!("-l=stagecoach.dev/job={}", self.name);
         if std::thread::panicking() {
-            let logs = format!("-l=stagecoach.dev/job={}", self.name);
-            let reported = self.product.node.kubectl(&["-n", NAMESPACE, "logs", &logs, "--prefix", "--tail=15"], "");
+            let reported = self.product.node.kubectl(&["-n", NAMESPACE, "logs", &pods, "--prefix", "--tail=15"], "");
             eprintln!("{}", String::from_utf8_lossy(&reported.stdout));
         }
         // a failure of the clean-up must not hide the failure of the test
         let _ = self.product.node.kubectl(&["-n", NAMESPACE, "delete", "pj", &self.name, "--ignore-not-found"], "");
-        let pods = format!("-l=stagecoach.dev/job={}", self.name);
         let _ =
             self.product.node.kubectl(&["-n", NAMESPACE, "wait", "--for=delete", "pod", &pods, "--timeout=90s"], "");
     }

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use serde_json::{Value, json};
-use stagecoach_cluster::merge;
+use stagecoach_cluster::{merge, printed};
 
 use crate::product::write_corpus;
 use crate::{NAMESPACE, spec};
@@ -50,16 +50,20 @@ pub fn run_on_this_machine(folder: &Path, name: &str, changes: Value) -> Hashes 
     let mut manifest = spec(name, NAMESPACE);
     merge(&mut manifest["spec"], changes);
     std::fs::write(&file, manifest.to_string()).unwrap();
-    let output = Command::new(stagecoach()).arg("run").arg(&file).arg("--workspace").arg(&workspace).output().unwrap();
-    assert!(output.status.success(), "stagecoach run: {}", String::from_utf8_lossy(&output.stderr));
+    let output =
+        Command::new(built("stagecoach")).arg("run").arg(&file).arg("--workspace").arg(&workspace).output().unwrap();
+    printed("stagecoach run", output);
     Hashes::read(&workspace.join(name)).expect("a result")
 }
 
-/// Returns the path of the trainer from which the image was made. The trainer is in the parent folder of the folder
-/// with this test's binary.
-fn stagecoach() -> PathBuf {
+/// Returns the path of a binary from which the images were made. It is in the parent folder of the folder with this
+/// test's binary.
+///
+/// # Panics
+/// If the binary does not exist.
+pub fn built(name: &str) -> PathBuf {
     let own = std::env::current_exe().unwrap();
-    let built = own.ancestors().nth(2).unwrap().join("stagecoach");
+    let built = own.ancestors().nth(2).unwrap().join(name);
     assert!(built.is_file(), "{} is not built: run `make build`", built.display());
     built
 }

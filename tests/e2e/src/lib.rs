@@ -6,5 +6,5 @@ mod laptop;
 mod product;
 
 pub use job::{E2eJob, endless, spec};
-pub use laptop::{Hashes, on_this_machine, run_on_this_machine};
+pub use laptop::{Hashes, built, on_this_machine, run_on_this_machine};
 pub use product::{Cordoned, NAMESPACE, Product, SYSTEM, texts};

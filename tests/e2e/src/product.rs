@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use serde_json::{Value, json};
-use stagecoach_cluster::{chart, until};
+use stagecoach_cluster::{chart, printed, until};
 use stagecoach_node::{Container, TestNode};
 
 /// The namespace of the jobs, which enforces the restricted Pod Security Standard.
@@ -83,8 +83,7 @@ impl Product {
     fn helm(&self, arguments: &[&str], values: &Value) {
         let kubeconfig = self.node.kubeconfig().display().to_string();
         let all = [&["--kubeconfig", &kubeconfig, "--namespace", SYSTEM], arguments].concat();
-        let output = chart::helm(&all, &values.to_string());
-        assert!(output.status.success(), "helm {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        printed(&format!("helm {arguments:?}"), chart::helm(&all, &values.to_string()));
     }
 
     /// Kills all replicas of the operator at once (SIGKILL), as a node that runs out of memory does, and lets new pods
@@ -125,10 +124,7 @@ impl Product {
     #[track_caller]
     fn kubectl_in(&self, namespace: &str, arguments: &[&str]) -> String {
         let output = self.node.kubectl(&[&["--namespace", namespace], arguments].concat(), "");
-        let [printed, complained] =
-            [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        assert!(output.status.success(), "kubectl {}: {printed}{complained}", arguments.join(" "));
-        printed
+        printed(&format!("kubectl {}", arguments.join(" ")), output)
     }
 }
 
@@ -161,8 +157,7 @@ pub struct Cordoned<'n>(&'n TestNode);
 impl Cordoned<'_> {
     /// Cordons the node.
     pub fn new(node: &TestNode) -> Cordoned<'_> {
-        let output = node.kubectl(&["cordon", node.name()], "");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        printed("kubectl cordon", node.kubectl(&["cordon", node.name()], ""));
         Cordoned(node)
     }
 }

@@ -3,13 +3,9 @@
 //! environment variable `HOST_WAITS` names, and then calls the function of the runtime. libtorch waits in functions of
 //! the runtime. The trainer itself waits in functions of the driver, which this library does not record.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::fs::OpenOptions;
 use std::io::Write;
-
-unsafe extern "C" {
-    fn dlsym(handle: *mut c_void, symbol: *const c_char) -> *mut c_void;
-}
 
 /// Records a call, and returns the runtime's function of this name.
 fn note(name: &CStr) -> *mut c_void {
@@ -19,7 +15,7 @@ fn note(name: &CStr) -> *mut c_void {
         file.write_all(format!("{} {thread:?}\n", name.to_str().unwrap()).as_bytes()).unwrap();
     }
     // SAFETY: this looks up a name in the libraries that come after this one.
-    let function = unsafe { dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    let function = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     assert!(!function.is_null(), "{name:?} is called, and no library has it");
     function
 }

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::Signal;
 
+use super::machine::send_signal;
 use stagecoach_cluster::attempt;
 
 /// The node's group in each hierarchy. It is also the root group of the kubelet.
@@ -108,10 +110,7 @@ pub(crate) fn remove() -> Result<()> {
     let end = Duration::from_secs(GONE_SECONDS);
     attempt("the processes of the node's control groups to end", end, || {
         let alive: Vec<i32> = roots.iter().flat_map(|root| processes(root)).collect();
-        for id in &alive {
-            // SAFETY: a plain system call.
-            unsafe { libc::kill(*id, libc::SIGKILL) };
-        }
+        alive.iter().for_each(|id| send_signal(Signal::KILL, *id));
         Ok(alive.is_empty().then_some(()))
     })?;
     for root in roots {

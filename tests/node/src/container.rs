@@ -2,7 +2,10 @@
 
 use std::process::{Child, Command, Stdio};
 
+use rustix::process::Signal;
+
 use super::cgroups::Memory;
+use super::machine::send_signal;
 
 /// A running container.
 #[derive(Clone, Debug)]
@@ -28,14 +31,12 @@ impl Container {
 
     /// Suspends the container's first process (SIGSTOP) until it is killed.
     pub fn freeze(&self) {
-        // SAFETY: a plain system call.
-        unsafe { libc::kill(self.process, libc::SIGSTOP) };
+        send_signal(Signal::STOP, self.process);
     }
 
     /// Kills the container's first process (SIGKILL), and with it the container.
     pub fn kill(&self) {
-        // SAFETY: a plain system call.
-        unsafe { libc::kill(self.process, libc::SIGKILL) };
+        send_signal(Signal::KILL, self.process);
     }
 
     /// Whether the container has ended and containerd has removed its control group.

@@ -8,9 +8,11 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use super::cgroups;
+use super::machine::send_signal;
 use super::place::NodeFolder;
 use stagecoach_cluster::{GARBAGE_COLLECTION, attempt};
 
@@ -103,10 +105,9 @@ impl Daemon {
     }
 
     /// Sends a signal if the process runs.
-    pub(crate) fn signal(&self, signal: i32) {
+    pub(crate) fn signal(&self, signal: Signal) {
         if self.is_running() {
-            // SAFETY: a plain system call.
-            unsafe { libc::kill(self.id, signal) };
+            send_signal(signal, self.id);
         }
     }
 
@@ -115,7 +116,7 @@ impl Daemon {
     /// # Errors
     /// If the process survives SIGKILL.
     pub(crate) fn stop(&self) -> Result<()> {
-        self.signal(libc::SIGTERM);
+        self.signal(Signal::TERM);
         if self.wait(GRACE_SECONDS).is_err() {
             self.kill()?;
         }
@@ -127,7 +128,7 @@ impl Daemon {
     /// # Errors
     /// If the process survives.
     pub(crate) fn kill(&self) -> Result<()> {
-        self.signal(libc::SIGKILL);
+        self.signal(Signal::KILL);
         self.wait(GRACE_SECONDS)
     }
 

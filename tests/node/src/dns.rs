@@ -1,20 +1,23 @@
 //! A query to the cluster's name server, as a pod sends it.
 
-use std::net::{Ipv4Addr, UdpSocket};
+use std::io;
+use std::net::UdpSocket;
 use std::time::Duration;
 
 use super::place::ADDRESS;
 
-/// Returns the address of `name`, or `None` if the server at `server` (port 53) returns no address within a second.
-pub(crate) fn lookup(server: &str, name: &str) -> Option<Ipv4Addr> {
-    let socket = UdpSocket::bind((ADDRESS, 0)).ok()?;
-    socket.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
-    socket.connect((server, 53)).ok()?;
-    let question = question(name);
-    socket.send(&question).ok()?;
+/// Whether the server at `server` (port 53) knows an address of `name`.
+///
+/// # Errors
+/// If the server does not answer within a second.
+pub(crate) fn resolves(server: &str, name: &str) -> io::Result<bool> {
+    let socket = UdpSocket::bind((ADDRESS, 0))?;
+    socket.set_read_timeout(Some(Duration::from_secs(1)))?;
+    socket.connect((server, 53))?;
+    socket.send(&question(name))?;
     let mut answer = [0; 512];
-    let length = socket.recv(&mut answer).ok()?;
-    address(&answer[..length], question.len())
+    let length = socket.recv(&mut answer)?;
+    Ok(has_record(&answer[..length]))
 }
 
 /// Returns a query by RFC 1035: a header with one question, the name, type A, class IN.
@@ -28,16 +31,9 @@ fn question(name: &str) -> Vec<u8> {
     bytes
 }
 
-/// Returns the address in the first answer record. The record follows the header and the repeated question, which
-/// together have `asked` bytes. The address is at the end of the record.
-fn address(answer: &[u8], asked: usize) -> Option<Ipv4Addr> {
-    let (failed, answers) = (answer.get(3)? & 0x0f, answer.get(7)?);
-    (failed == 0 && *answers > 0).then_some(())?;
-    // the length 4 precedes the four bytes of the address, whatever form the name of the record has
-    let record = answer.get(asked..)?;
-    let length = record.windows(2).skip(8).position(|pair| pair == [0, 4])? + 8;
-    let bytes: [u8; 4] = record.get(length + 2..length + 6)?.try_into().ok()?;
-    Some(Ipv4Addr::from(bytes))
+/// Whether the answer's response code is 0, and the answer has a record.
+fn has_record(answer: &[u8]) -> bool {
+    matches!(answer, [_, _, _, flags, _, _, high, low, ..] if flags & 0x0f == 0 && [*high, *low] != [0, 0])
 }
 
 #[cfg(test)]
@@ -46,12 +42,12 @@ mod tests {
 
     #[test]
     fn an_answer_is_read() {
-        let asked = question("kubernetes.default.svc.cluster.local");
-        let mut answer = asked.clone();
+        let mut answer = question("kubernetes.default.svc.cluster.local");
         (answer[2], answer[3], answer[7]) = (0x85, 0x80, 1);
-        answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 5, 0, 4, 10, 96, 0, 1]);
-        assert_eq!(address(&answer, asked.len()), Some(Ipv4Addr::new(10, 96, 0, 1)));
+        assert!(has_record(&answer));
         answer[3] = 0x83; // the response code of a name that does not exist
-        assert_eq!(address(&answer, asked.len()), None);
+        assert!(!has_record(&answer));
+        (answer[3], answer[7]) = (0x80, 0);
+        assert!(!has_record(&answer));
     }
 }

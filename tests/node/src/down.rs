@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::geteuid;
 use serde_json::Value;
 
 use super::daemon::Daemon;
@@ -44,8 +45,7 @@ pub fn down_any() -> Result<()> {
 
 /// Like [`down`], for a caller that holds the lock.
 pub(crate) fn remove(place: &NodeFolder) -> Result<()> {
-    // SAFETY: a plain system call.
-    anyhow::ensure!(unsafe { libc::geteuid() } == 0, "ending a node requires root: run this with sudo");
+    ensure!(geteuid().is_root(), "ending a node requires root: run this with sudo");
     // the processes that would restart other processes end first
     let mut daemons = Daemon::all(place);
     daemons.sort_by_key(|daemon| ![agents::KUBELET, agents::CONTAINERD].contains(&daemon.name()));

@@ -90,7 +90,7 @@ impl TestNode {
     }
 
     /// Returns this node's cluster in the form that `Kueue::start_in` takes.
-    pub fn kueue_host(&self) -> KueueCluster<'_> {
+    pub fn kueue_cluster(&self) -> KueueCluster<'_> {
         KueueCluster {
             client: &self.client,
             kubectl: &self.kubectl,

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::firewall;
 use super::place::{ADDRESS, BRIDGE};
@@ -124,4 +125,9 @@ pub(crate) fn call(program: &str, arguments: &[&str], input: &str) -> Result<Str
     let stderr = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{program} {}: {}", arguments.join(" "), stderr.trim());
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Sends a signal to process `id`. A process that has ended is not an error.
+pub(crate) fn send_signal(signal: Signal, id: i32) {
+    let _ = Pid::from_raw(id).map(|id| kill_process(id, signal));
 }

@@ -1,11 +1,10 @@
 //! The mounts below the node's folder: volumes and file systems of pods, and mounts of tests.
 
-use std::ffi::CString;
-use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use rustix::mount::UnmountFlags;
 
 /// Unmounts all file systems below `folder`.
 ///
@@ -27,14 +26,10 @@ pub(crate) fn unmount_below(folder: &Path) -> Result<()> {
 /// # Errors
 /// If no file system is mounted there.
 pub(crate) fn unmount(path: &Path) -> Result<()> {
-    let name = CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: the name is a C string that lives until the call ends.
-    let call = |flags| unsafe { libc::umount2(name.as_ptr(), flags) };
+    let call = |flags| rustix::mount::unmount(path, flags);
     // if the mount is in use, the call detaches it, and the kernel removes it after its last use
-    if call(0) != 0 && call(libc::MNT_DETACH) != 0 {
-        return Err(io::Error::last_os_error()).with_context(|| format!("unmounting {}", path.display()));
-    }
-    Ok(())
+    let unmounted = call(UnmountFlags::empty()).or_else(|_| call(UnmountFlags::DETACH));
+    unmounted.with_context(|| format!("unmounting {}", path.display()))
 }
 
 /// Returns the mount points below `folder`, in the order in which they were mounted.

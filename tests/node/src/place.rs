@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -76,9 +75,7 @@ impl NodeFolder {
     /// If the folder can't be opened or locked.
     pub(crate) fn lock(&self) -> Result<File> {
         let folder = File::open(&self.0)?;
-        // SAFETY: a plain system call on an open file.
-        let locked = unsafe { libc::flock(folder.as_raw_fd(), libc::LOCK_EX) };
-        ensure!(locked == 0, "{} can't be locked: {}", self.0.display(), std::io::Error::last_os_error());
+        folder.lock().with_context(|| format!("{} can't be locked", self.0.display()))?;
         Ok(folder)
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use http::Method;
+use rustix::process::geteuid;
 use serde_json::json;
 
 use super::daemon::Daemon;
@@ -57,8 +58,7 @@ pub fn up(folder: &Path, pause: &Path, images: &[PathBuf], interrupted: &AtomicB
 }
 
 fn check_machine(pause: &Path, images: &[PathBuf]) -> Result<()> {
-    // SAFETY: a plain system call.
-    ensure!(unsafe { libc::geteuid() } == 0, "a node with real containers needs root on Linux: run this with sudo");
+    ensure!(geteuid().is_root(), "a node with real containers needs root on Linux: run this with sudo");
     for places in INSTALLED {
         let there = places.iter().any(|file| Path::new(file).exists());
         ensure!(there, "{} is missing: run tests/node/packages.sh", places.join(" or "));
@@ -154,7 +154,7 @@ impl Starting<'_> {
         self.wait("the default account", || self.client.request(Method::GET, account, None).is_ok())?;
         self.wait("the node to be ready", || is_ready(&self.client))?;
         let name = "kubernetes.default.svc.cluster.local";
-        self.wait("the name server", || dns::lookup(agents::DNS, name).is_some())
+        self.wait("the name server", || dns::resolves(agents::DNS, name).unwrap_or(false))
     }
 
     fn component(&self, component: Component) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Replay, Trace};
+use super::{REPLICAS, Replay, STAGES, Trace};
 
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 560.0;
@@ -11,6 +11,7 @@ const RIGHT: f64 = 720.0;
 /// The y coordinates of the top and the bottom of the plot of the steps, and of the plot of the nodes.
 const STEPS: (f64, f64) = (60.0, 370.0);
 const NODES: (f64, f64) = (410.0, 510.0);
+const MAX_NODES: f64 = (STAGES * REPLICAS) as f64;
 const COLOURS: [&str; 5] = ["#2f6fde", "#d9480f", "#e8a33d", "#6e7781", "#a8b0b8"];
 const STYLE: &str = "text{font:13px system-ui,sans-serif;fill:#57606a}.page{fill:#fff}.title{font-size:18px;\
 font-weight:600;fill:#1f2328}.axis{stroke:#8c959f}.grid{stroke:#e4e8ec}.nodes{fill:#dbe7fb;stroke:#2f6fde}\
@@ -29,7 +30,7 @@ pub(super) fn draw(trace: &Trace, replays: &[Replay]) -> String {
          <rect class=\"page\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n\
          <text class=\"title\" x=\"{LEFT}\" y=\"34\">Steps with the spot nodes of {hours:.0} hours</text>\n"
     );
-    for (plot, top, count, name) in [(STEPS, most, 5, "steps"), (NODES, 16.0, 2, "nodes")] {
+    for (plot, top, count, name) in [(STEPS, most, 5, "steps"), (NODES, MAX_NODES, 2, "nodes")] {
         for tick in 0..=count {
             let share = f64::from(tick) / f64::from(count);
             let (value, at) = (top * share, y(plot, share));
@@ -46,7 +47,7 @@ pub(super) fn draw(trace: &Trace, replays: &[Replay]) -> String {
     let mut area = format!("M{LEFT},{}", NODES.1);
     for (point, nodes) in trace.nodes.iter().enumerate() {
         let (from, to) = (x(point as f64 / trace.nodes.len() as f64), x((point + 1) as f64 / trace.nodes.len() as f64));
-        let at = y(NODES, *nodes as f64 / 16.0);
+        let at = y(NODES, *nodes as f64 / MAX_NODES);
         let _ = write!(area, "L{from:.1},{at:.1}L{to:.1},{at:.1}");
     }
     let _ = writeln!(out, "<path class=\"nodes\" d=\"{area}L{RIGHT},{}Z\"/>", NODES.1);

@@ -100,8 +100,7 @@ pub struct StageEnv {
     pub job_uid: String,
     /// The number of the attempt, from 1.
     pub attempt: u64,
-    /// The incarnation: the number of the pod or process of this stage in this attempt. Each replacement has a higher
-    /// number than its predecessors. 0 for a spare.
+    /// The incarnation: see [`env::INCARNATION`]. 0 for a spare.
     pub incarnation: u32,
     /// The number of the spare. A spare that becomes a stage keeps this number. `None` for a process that started as a
     /// stage.

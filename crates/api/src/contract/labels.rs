@@ -6,8 +6,7 @@ pub const JOB_UID_LABEL: &str = "stagecoach.dev/job-uid";
 pub const JOB_LABEL: &str = "stagecoach.dev/job";
 /// The number of the attempt, from 1.
 pub const ATTEMPT_LABEL: &str = "stagecoach.dev/attempt";
-/// The incarnation: the number of the stage's pod in the attempt. Each replacement has a higher number than its
-/// predecessors.
+/// The incarnation: see [`env::INCARNATION`](super::env::INCARNATION).
 pub const INCARNATION_LABEL: &str = "stagecoach.dev/incarnation";
 /// The stage, from 0, within its replica.
 pub const STAGE_LABEL: &str = "stagecoach.dev/stage";

@@ -9,7 +9,7 @@ mod notes;
 mod status;
 mod termination;
 
-pub use crate::mesh::{MAX_SPARES, MAX_STAGES, Mesh};
+pub use crate::mesh::{MAX_STAGES, Mesh};
 pub use environment::{ContractError, StageEnv, env};
 pub use labels::{
     ATTEMPT_LABEL, INCARNATION_LABEL, JOB_LABEL, JOB_UID_LABEL, RANK_LABEL, REPLICA_LABEL, SPARE_LABEL, STAGE_LABEL,

@@ -34,8 +34,7 @@ string_enum! {
 pub struct LostStage {
     /// The stage's rank.
     pub stage: u32,
-    /// The incarnation: the number of the stage's pod or process in the attempt. Each replacement has a higher number
-    /// than its predecessors.
+    /// The incarnation: see [`env::INCARNATION`](super::env::INCARNATION).
     pub incarnation: u32,
     /// Whether the operating system closed the stage's connections, which shows that the stage's process has ended.
     #[serde(default)]
@@ -50,8 +49,7 @@ pub struct LostStage {
 pub struct SuspectedStage {
     /// The stage's rank.
     pub stage: u32,
-    /// The incarnation: the number of the stage's pod or process in the attempt. Each replacement has a higher number
-    /// than its predecessors.
+    /// The incarnation: see [`env::INCARNATION`](super::env::INCARNATION).
     pub incarnation: u32,
 }
 
@@ -100,8 +98,7 @@ pub struct StageStatus {
     pub pod_uid: String,
     /// The stage's rank. 0 for a spare that has no stage yet.
     pub stage: u32,
-    /// The incarnation of this stage in this attempt: the number of its pod or process. Each replacement has a higher
-    /// number.
+    /// The incarnation: see [`env::INCARNATION`](super::env::INCARNATION).
     pub incarnation: u32,
     /// The number of a spare that has no stage yet.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -7,7 +7,7 @@ mod rules;
 mod structural;
 
 pub(crate) use bounds::{Bound, Bounds};
-pub(crate) use structural::{EXPECTED, MODEL_PATH, SOURCE_PATH, VOLUME_PATH, schema_of};
+pub(crate) use structural::{EXPECTED, MODEL_PATH, SOURCE_PATH, SPEC_SCHEMA, VOLUME_PATH};
 
 use serde_json::{Value, json};
 

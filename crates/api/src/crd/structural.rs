@@ -1,12 +1,14 @@
 //! The schema of a PipelineJob in the form that Kubernetes calls structural: every value has one type, there are no
 //! references, and a choice of strings is an `enum`.
 
+use std::sync::LazyLock;
+
 use schemars::generate::SchemaSettings;
 use schemars::transform::RecursiveTransform;
 use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value, json};
 
-use crate::PipelineJob;
+use crate::{PipelineJob, PipelineJobSpec};
 
 /// The schema of a pod's template; `scripts/pod_template.py` writes it.
 const POD_TEMPLATE: &str = include_str!("pod_template.json");
@@ -21,8 +23,11 @@ pub(crate) const SOURCE_PATH: &str = "x-source-path";
 /// The keyword that marks a path on the volume or the URI of a model.
 pub(crate) const MODEL_PATH: &str = "x-model-path";
 
+/// The structural schema of a spec, with the additional keywords of this crate.
+pub(crate) static SPEC_SCHEMA: LazyLock<Value> = LazyLock::new(schema_of::<PipelineJobSpec>);
+
 /// Returns the structural schema of `T`, with the additional keywords of this crate.
-pub(crate) fn schema_of<T: JsonSchema>() -> Value {
+fn schema_of<T: JsonSchema>() -> Value {
     let settings = SchemaSettings::openapi3().with(|settings| settings.inline_subschemas = true);
     settings.with_transform(RecursiveTransform(make_structural)).into_generator().into_root_schema_for::<T>().to_value()
 }

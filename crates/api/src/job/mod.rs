@@ -41,8 +41,7 @@ pub use model::{
 };
 pub use number::{FloatString, Quantity};
 pub(crate) use object_name::wrong_object_name;
-pub use path::SOURCE_SCHEMES;
-pub(crate) use path::{DATA_SET, list_of_schemes};
+pub(crate) use path::{DATA_SET, SOURCE_SCHEMES, list_of_schemes};
 pub use pipeline::{Encryption, PartitionSpec, PartitionStrategy, PipelineSpec, Recompute, Transport};
 pub use pod_failure_policy::{
     ConditionStatus, ExitCodeOperator, FailureLabel, OnExitCodes, OnPodCondition, PodFailurePolicyAction,

@@ -5,7 +5,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
 /// The schemes of the URIs that name files of a corpus outside the volume.
-pub const SOURCE_SCHEMES: [&str; 4] = ["hf", "s3", "gs", "az"];
+pub(crate) const SOURCE_SCHEMES: [&str; 4] = ["hf", "s3", "gs", "az"];
 
 /// The end of the message that refuses the URI of a data set where the job expects a model.
 pub(crate) const DATA_SET: &str = "is the URI of a data set: name a model, as in hf://OWNER/NAME";

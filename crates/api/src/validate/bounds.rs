@@ -1,20 +1,15 @@
 //! Checks the bounds that the schema sets for numbers, texts and lists. The API server checks the same bounds. The
 //! types of `job` check the schema's other keywords when serde reads a job.
 
-use std::sync::LazyLock;
-
 use serde_json::Value;
 
 use super::{Problems, names};
-use crate::crd::{Bounds, EXPECTED, MODEL_PATH, SOURCE_PATH, VOLUME_PATH, schema_of};
+use crate::crd::{Bounds, EXPECTED, MODEL_PATH, SOURCE_PATH, SPEC_SCHEMA, VOLUME_PATH};
 use crate::job::PipelineJobSpec;
-
-/// The schema of a spec, made once.
-static SPEC: LazyLock<Value> = LazyLock::new(schema_of::<PipelineJobSpec>);
 
 pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
     let spec = serde_json::to_value(spec).unwrap_or_default();
-    walk(&SPEC, &spec, "spec", problems);
+    walk(&SPEC_SCHEMA, &spec, "spec", problems);
 }
 
 /// Checks a value and everything below it.

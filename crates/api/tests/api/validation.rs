@@ -12,13 +12,6 @@ fn problems(job: &str, overrides: &[(&str, &str)]) -> Vec<String> {
 fn each_rule_has_its_sentence() {
     let rows = [
         ("stages", "0", "spec.stages: is 0; a job has 1 to 256 stages"),
-        ("stages", "257", "spec.stages: is 257; a job has 1 to 256 stages"),
-        (
-            "training.microbatches",
-            "3",
-            "spec.training.microbatches: is 3, which does not divide globalBatchSize 8: all microbatches have the \
-             same number of sequences",
-        ),
         (
             "pipeline",
             "{transport: Nccl, encryption: Required}",
@@ -33,16 +26,6 @@ fn each_rule_has_its_sentence() {
              the CPUs of all makers, and there are no such kernels for GPUs; set kernels to Fastest, or device to Cpu",
         ),
         ("training.microbatches", "0", "spec.training.microbatches: is 0; it must be at least 1"),
-        ("training.globalBatchSize", "0", "spec.training.globalBatchSize: is 0; it must be at least 1"),
-        ("training.steps", "0", "spec.training.steps: is 0; it must be at least 1"),
-        ("training.steps", "null", "spec.training: has neither steps nor epochs: give one of them"),
-        ("training.epochs", "1", "spec.training: has both steps and epochs: remove one of them"),
-        ("training.threads", "0", "spec.training.threads: is 0; it must be at least 1"),
-        (
-            "training.seed",
-            "9223372036854775808",
-            "spec.training.seed: is 9223372036854775808; the largest is 9223372036854775807",
-        ),
         (
             "training.gradientClipNorm",
             "0",
@@ -69,18 +52,11 @@ fn each_rule_has_its_sentence() {
             "{type: AdamW, adamW: {weightDecay: -1}}",
             "spec.training.optimizer.adamW.weightDecay: is -1; it must be 0 or more",
         ),
-        ("training.learningRate.peak", "0", "spec.training.learningRate.peak: is 0; it must be a number above 0"),
         (
             "training.learningRate.peak",
             ".nan",
             "spec.training.learningRate.peak: is infinite or not a number; it must be a number above 0",
         ),
-        (
-            "training.learningRate.floor",
-            "1",
-            "spec.training.learningRate.floor: is 1, above the peak 0.001: the rate falls from the peak to the floor",
-        ),
-        ("training.learningRate.floor", "-1", "spec.training.learningRate.floor: is -1; it must be 0 or more"),
         (
             "training.learningRate.warmupStart",
             "1.5",
@@ -88,62 +64,11 @@ fn each_rule_has_its_sentence() {
         ),
         (
             "training.learningRate",
-            "{peak: 1, decaySteps: 5, warmupSteps: 6}",
-            "spec.training.learningRate.warmupSteps: is 6, more than decaySteps 5, which include the warm-up",
-        ),
-        (
-            "training.learningRate",
             "{peak: 1, schedule: WSD, decayFraction: 0}",
             "spec.training.learningRate.decayFraction: is 0; the decay's share of decaySteps lies above 0 and is at \
              most 1",
         ),
-        (
-            "model.llama.numKeyValueHeads",
-            "3",
-            "spec.model.llama.numKeyValueHeads: is 3, which does not divide numAttentionHeads 4: each key-value head \
-             serves the same number of query heads",
-        ),
-        (
-            "model.llama.hiddenSize",
-            "66",
-            "spec.model.llama.hiddenSize: is 66, which numAttentionHeads 4 does not divide: change one of them or \
-             give headDim",
-        ),
-        (
-            "model.llama.headDim",
-            "15",
-            "spec.model.llama.headDim: is 15; rotary embeddings rotate pairs of elements, so it must be even",
-        ),
-        (
-            "model.llama.hiddenSize",
-            "60",
-            "spec.model.llama.headDim: is 15; rotary embeddings rotate pairs of elements, so it must be even",
-        ),
-        ("model.llama.numHiddenLayers", "0", "spec.model.llama.numHiddenLayers: is 0; it must be from 1 to 4096"),
-        ("model.llama.ropeTheta", "0", "spec.model.llama.ropeTheta: is 0; it must be a number above 0"),
-        (
-            "model.llama.vocabSize",
-            "500",
-            "spec.model.llama.vocabSize: is 500, but the tokenizer's vocabSize is 512: remove \
-             spec.model.llama.vocabSize, and the model uses the tokenizer's size",
-        ),
-        (
-            "model.llama.maxPositionEmbeddings",
-            "63",
-            "spec.data.sequenceLength: is 64, but the model's maxPositionEmbeddings is 63: shorten the sequences or \
-             raise maxPositionEmbeddings",
-        ),
-        (
-            "model",
-            "{type: Pretrained, pretrained: {path: /etc}}",
-            "spec.model.pretrained.path: \"/etc\" is absolute: give a path relative to the volume's root",
-        ),
         ("data.paths", "[]", "spec.data.paths: is empty: name at least one file or glob"),
-        (
-            "data.paths[0]",
-            "../secret",
-            "spec.data.paths[0]: \"../secret\" leaves the volume by `..`: give a path inside it",
-        ),
         (
             "data.sequenceLength",
             "1",
@@ -155,12 +80,6 @@ fn each_rule_has_its_sentence() {
             "spec.data.streaming.windowSequences: is 16777217; it must be from 1 to 16777216",
         ),
         (
-            "data.streaming",
-            "{blockBytes: 4095}",
-            "spec.data.streaming.blockBytes: is 4095; it must be from 4096 to 1099511627776",
-        ),
-        ("data.cache", "{maxBytes: 0}", "spec.data.cache.maxBytes: is 0; it must be at least 1"),
-        (
             "data.evaluation",
             "{fraction: 1}",
             "spec.data.evaluation.fraction: is 1; the held-out share lies above 0 and below 1 (remove `evaluation` \
@@ -168,21 +87,10 @@ fn each_rule_has_its_sentence() {
         ),
         (
             "data.evaluation",
-            "{fraction: 0.1, paths: [b.txt]}",
-            "spec.data.evaluation: has both fraction and paths: remove one of them",
-        ),
-        (
-            "data.evaluation",
-            "{paths: [../b.txt]}",
-            "spec.data.evaluation.paths[0]: \"../b.txt\" leaves the volume by `..`: give a path inside it",
-        ),
-        (
-            "data.evaluation",
             "{sets: [{name: a, paths: [a.txt, tiny/*.txt]}]}",
             "metadata.name: \"tiny\" is where spec.data.evaluation.sets[0].paths[1], \"tiny/*.txt\", looks for text: \
              give the job another folder by spec.storage.path",
         ),
-        ("data.evaluation", "{everySteps: 0}", "spec.data.evaluation.everySteps: is 0; it must be at least 1"),
         (
             "data.tokenizer.train.vocabSize",
             "258",
@@ -195,7 +103,6 @@ fn each_rule_has_its_sentence() {
             "{type: File, file: {path: \"\"}}",
             "spec.data.tokenizer.file.path: is empty: give a path relative to the volume's root",
         ),
-        ("storage.path", "a/../b", "spec.storage.path: \"a/../b\" leaves the volume by `..`: give a path inside it"),
         (
             "storage.path",
             "./",
@@ -214,61 +121,10 @@ fn each_rule_has_its_sentence() {
              another folder by spec.storage.path",
         ),
         (
-            "data.paths",
-            "[tiny/*.txt]",
-            "metadata.name: \"tiny\" is where spec.data.paths[0], \"tiny/*.txt\", looks for text: give the job \
-             another folder by spec.storage.path",
-        ),
-        (
             "checkpoint.keepLast",
             "0",
             "spec.checkpoint.keepLast: is 0; keep at least 1 checkpoint: without one, a restart begins at step 0",
         ),
-        (
-            "pipeline.virtualStages",
-            "2",
-            "spec.pipeline.virtualStages: is 2, but 1F1B has one chunk per stage: set virtualStages to 1, or use \
-             Interleaved1F1B",
-        ),
-        (
-            "pipeline",
-            "{schedule: {type: Auto}, virtualStages: 3}",
-            "spec.pipeline.virtualStages: is 3, but Auto chooses the number of chunks per stage: remove \
-             virtualStages, or name a schedule",
-        ),
-        (
-            "pipeline",
-            "{schedule: {type: ZBVZeroBubble}, virtualStages: 1}",
-            "spec.pipeline.virtualStages: is 1, but ZBVZeroBubble has two chunks per stage: remove virtualStages or \
-             set it to 2",
-        ),
-        (
-            "pipeline.partition",
-            "{strategy: Explicit, layers: [1, 2]}",
-            "spec.pipeline.partition.layers: adds up to 3, but the model has 4 layers: [1, 2] must add up to 4",
-        ),
-        (
-            "pipeline.partition",
-            "{strategy: Explicit}",
-            "spec.pipeline.partition.layers: is missing: with strategy Explicit, list the layers of each chunk",
-        ),
-        (
-            "pipeline.partition",
-            "{layers: [2, 2]}",
-            "spec.pipeline.partition.layers: is given, but the strategy is Auto: remove the list or set strategy to \
-             Explicit",
-        ),
-        (
-            "pipeline.memoryLimit",
-            "40 gigs",
-            "spec.pipeline.memoryLimit: \"40 gigs\" is not an amount of memory: write it as 40Gi, 500Mi or plain bytes",
-        ),
-        (
-            "restart.backoff",
-            "{initialSeconds: 10, maxSeconds: 5}",
-            "spec.restart.backoff.initialSeconds: is 10, more than maxSeconds 5",
-        ),
-        ("restart.stallTimeoutSeconds", "0", "spec.restart.stallTimeoutSeconds: is 0; it must be at least 1"),
         (
             "restart.exitCodes",
             "[{codes: [], action: Fail}]",
@@ -279,17 +135,10 @@ fn each_rule_has_its_sentence() {
             "[{codes: [0], action: Fail}]",
             "spec.restart.exitCodes[0].codes[0]: is 0; exit codes of a failure are 1 to 255",
         ),
-        ("activeDeadlineSeconds", "0", "spec.activeDeadlineSeconds: is 0; it must be at least 1"),
         (
             "template",
-            "{spec: {containers: [{name: trainer, env: [{name: A}, {name: RANK}]}]}}",
-            "spec.template.spec.containers[0].env[1].name: RANK is set by Stagecoach for every stage: remove it, or \
-             use another name",
-        ),
-        (
-            "template",
-            "{stages: [{stage: 0, spec: {containers: [{name: trainer, env: [{name: RANK}]}]}}]}",
-            "spec.template.stages[0].spec.containers[0].env[0].name: RANK is set by Stagecoach for every stage: \
+            "{stages: [{stage: 0, spec: {containers: [{name: trainer, env: [{name: A}, {name: RANK}]}]}}]}",
+            "spec.template.stages[0].spec.containers[0].env[1].name: RANK is set by Stagecoach for every stage: \
              remove it, or use another name",
         ),
         ("template", "{stages: {stage: 0}}", "spec.template.stages: is no list: write `- {stage: 0, spec: {...}}`"),
@@ -308,36 +157,6 @@ fn each_rule_has_its_sentence() {
             "template",
             "{stages: [{stage: 1, specs: {}}]}",
             "spec.template.stages[0].specs: is not known: an override has the fields stage, metadata and spec",
-        ),
-        (
-            "metadata.name",
-            "Tiny",
-            "metadata.name: \"Tiny\" is not a DNS-1035 label: use lower-case letters, digits and `-`, begin with a \
-             letter, end with a letter or digit",
-        ),
-        (
-            "metadata.name",
-            "\"0a\"",
-            "metadata.name: \"0a\" is not a DNS-1035 label: use lower-case letters, digits and `-`, begin with a \
-             letter, end with a letter or digit",
-        ),
-        (
-            "metadata.name",
-            "a123456789012345678901234567890123456789012345678901234",
-            "metadata.name: has 55 characters; with 2 stages at most 54 fit, since pods are called \
-             <name>-<stage>-<attempt> and a hostname has at most 63",
-        ),
-        (
-            "trainer.type",
-            "Custom",
-            "spec.model: is for the built-in trainer, but spec.trainer.type is Custom: remove it; the template's \
-             command configures a custom trainer",
-        ),
-        (
-            "model",
-            "null",
-            "spec.model: is missing: the built-in trainer needs it (or set spec.trainer.type to Custom to bring your \
-             own)",
         ),
     ];
     for (path, value, expected) in rows {

@@ -10,7 +10,7 @@ use super::keys::{
     PREFERRED_TOPOLOGY, REQUIRED_TOPOLOGY, SLICE_REQUIRED_TOPOLOGY, SLICE_SIZE, TOPOLOGY_GATE, UNCONSTRAINED_TOPOLOGY,
 };
 use super::pod_sets::{SPARES, pod_sets};
-use crate::build::json::object;
+use crate::build::json::{array, object};
 use crate::build::{AttemptTemplate, PodRole};
 
 /// The placement of the pods of an attempt, by pod set.
@@ -78,7 +78,7 @@ fn extend_list(spec: &mut Map<String, Value>, field: &str, items: Vec<Value>) {
     if items.is_empty() {
         return;
     }
-    let mut all = spec.get(field).and_then(Value::as_array).cloned().unwrap_or_default();
+    let mut all = array(spec.get(field));
     for item in items {
         if !all.contains(&item) {
             all.push(item);

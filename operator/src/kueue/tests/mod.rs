@@ -55,8 +55,8 @@ const ADMITTED: [&str; 2] = ["QuotaReserved", "Admitted"];
 const EVICTED: [&str; 3] = ["QuotaReserved", "Admitted", "Evicted"];
 
 /// Returns the next writes in short form: the kind of the write, and the name of the Workload.
-fn next(demand: Option<&Demand>, workloads: &[Arc<Workload>], situation: &QueueInputs) -> Vec<String> {
-    in_short(&actions(&job(), demand, workloads, situation))
+fn next(demand: Option<&Demand>, workloads: &[Arc<Workload>], inputs: &QueueInputs) -> Vec<String> {
+    in_short(&actions(&job(), demand, workloads, inputs))
 }
 
 fn in_short(actions: &[WorkloadAction]) -> Vec<String> {
@@ -221,7 +221,7 @@ fn a_reservation_is_given_back_only_after_the_last_pod() {
     assert_eq!(next(Some(&demand), &[Arc::new(boosted)], &stopped()), ["boost a-12345-1 0"]);
     // a suspended or ended job also releases its quota only after the last pod
     let admitted = [workload(&demand, 1, &ADMITTED, Some(2))];
-    for (demand, situation, expected) in [
+    for (demand, inputs, expected) in [
         (Some(&demand), QueueInputs { is_suspended: true, ..QueueInputs::default() }, "delete a-12345-1"),
         (
             Some(&demand),
@@ -234,8 +234,8 @@ fn a_reservation_is_given_back_only_after_the_last_pod() {
             "finish a-12345-1 Failed",
         ),
     ] {
-        assert_eq!(next(demand, &admitted, &situation), [""; 0]);
-        assert_eq!(next(demand, &admitted, &QueueInputs { has_stopped: true, ..situation }), [expected]);
+        assert_eq!(next(demand, &admitted, &inputs), [""; 0]);
+        assert_eq!(next(demand, &admitted, &QueueInputs { has_stopped: true, ..inputs }), [expected]);
     }
 }
 
@@ -260,11 +260,11 @@ fn an_elastic_job_asks_for_more_beside_its_admission() {
     // without slices in Kueue, a job that asks for more is queued again, and a job that asks for fewer releases the
     // surplus
     let slices_are_off = true;
-    let situation = QueueInputs { slices_are_off, ..running };
+    let inputs = QueueInputs { slices_are_off, ..running };
     let holder = std::slice::from_ref(&old);
-    assert_eq!(next(Some(&three), holder, &situation), [""; 0]);
+    assert_eq!(next(Some(&three), holder, &inputs), [""; 0]);
     assert_eq!(next(Some(&three), holder, &QueueInputs { slices_are_off, ..stopped() })[0], "delete a-12345-1");
-    assert_eq!(next(Some(&one), holder, &situation), [r#"reclaimable a-12345-1 {"stages": 1}"#]);
+    assert_eq!(next(Some(&one), holder, &inputs), [r#"reclaimable a-12345-1 {"stages": 1}"#]);
     let state = QueueState::new(&three, holder, slices_are_off);
     assert_eq!(state.grant.admission, Admission::Waiting);
     assert!(state.condition.unwrap().message.contains("ElasticJobsViaWorkloadSlices of Kueue is off"));

@@ -108,15 +108,11 @@ fn a_spare_takes_the_place_of_a_stage_within_the_same_admission() {
     cluster.kubelet.pod("promoted-spare-0-1").set_status(place);
     cluster.wait("promoted", "replaced", |job| job["status"]["restarts"]["replaced"] == 1);
     cluster.kubelet.pod("promoted-1-1").exit(1, "");
-    let pods = until("the next spare", || {
-        let pods = cluster.pods("promoted");
-        let name = |pod: &Value| pod["metadata"]["name"].as_str().unwrap().to_owned();
-        let mut names: Vec<String> = pods.iter().map(name).collect();
-        names.sort();
-        (names == ["promoted-0-1", "promoted-spare-0-1", "promoted-spare-1-1"]).then_some(pods)
+    until("the next spare", || {
+        (cluster.pod_names("promoted") == ["promoted-0-1", "promoted-spare-0-1", "promoted-spare-1-1"]).then_some(())
     });
     stand_by();
-    for pod in pods {
+    for pod in cluster.pods("promoted") {
         assert_eq!(pod["metadata"]["annotations"]["kueue.x-k8s.io/workload"], before["metadata"]["name"]);
     }
     let after = queues.workload("promoted").unwrap();

@@ -5,7 +5,7 @@ use stagecoach_cluster::kueue::{self, API, cluster_queue, collection, local_queu
 use stagecoach_cluster::until;
 
 use super::{QueuedCluster, message, queued, without_slices};
-use crate::support::{condition_of, has_condition};
+use crate::support::has_condition;
 
 const HOST: &str = "kubernetes.io/hostname";
 
@@ -133,10 +133,7 @@ fn pods_consume_the_nodes_that_an_autoscaler_provisions() {
     let (queues, cluster) = (without_slices(), &without_slices().cluster);
     let client = cluster.plane.client();
     cluster.plane.apply(PROVISIONING_REQUESTS);
-    until("the API of the autoscaler to be served", || {
-        let crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/provisioningrequests.autoscaling.x-k8s.io";
-        condition_of(&cluster.plane.get(crd)?, "Established").filter(|condition| condition["status"] == "True")
-    });
+    cluster.plane.wait_for_crd("provisioningrequests.autoscaling.x-k8s.io");
     // Kueue looks for this API only at its start
     queues.kueue.kill();
     queues.kueue.run();

@@ -86,17 +86,8 @@ impl TestCluster {
     pub fn with_values(settings: ControlPlaneSettings, values: &Value) -> TestCluster {
         let plane = ControlPlane::start_with(settings);
         plane.create_namespace(OPERATOR_NAMESPACE);
-        let needed =
-            ["CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
-        let objects = chart::render(OPERATOR_NAMESPACE, values);
-        let installed: Vec<&Value> =
-            objects.iter().filter(|object| needed.iter().any(|kind| object["kind"] == *kind)).collect();
-        plane.apply(&json!({"apiVersion": "v1", "kind": "List", "items": installed}).to_string());
-        let crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/pipelinejobs.stagecoach.dev";
-        until("the CRD to be served", || {
-            let crd = plane.get(crd)?;
-            condition_of(&crd, "Established").filter(|condition| condition["status"] == "True")
-        });
+        let objects = chart::apply(&plane, OPERATOR_NAMESPACE, values, &chart::OPERATOR_KINDS);
+        plane.wait_for_crd("pipelinejobs.stagecoach.dev");
         let account = objects.iter().find(|object| object["kind"] == "ServiceAccount").unwrap();
         let kubeconfig =
             plane.service_account_kubeconfig(OPERATOR_NAMESPACE, account["metadata"]["name"].as_str().unwrap());
@@ -257,6 +248,25 @@ impl TestCluster {
         self.plane
             .client()
             .list(&format!("/api/v1/namespaces/{namespace}/pods?labelSelector=stagecoach.dev/job={name}"))
+    }
+
+    /// Returns the sorted names of the job's pods.
+    pub fn pod_names(&self, name: &str) -> Vec<String> {
+        let pods = self.pods(name);
+        let mut names: Vec<_> = pods.iter().map(|pod| pod["metadata"]["name"].as_str().unwrap().to_owned()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Checks that no two pods of one name were started in a namespace.
+    #[track_caller]
+    pub fn assert_started_once(&self, namespace: &str) {
+        let pods = self.kubelet.pods().into_iter().filter(|pod| pod.namespace == namespace);
+        let mut names: Vec<String> = pods.map(|pod| pod.name).collect();
+        let all = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), all, "{namespace}: a stage of an attempt was started twice: {names:?}");
     }
 
     /// Returns the reasons of the events about a job, oldest first.

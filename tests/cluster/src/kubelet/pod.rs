@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::address::Address;
-use super::container::FakeContainer;
+use super::container::TestContainer;
 use super::handle::{ContainerExit, PodResponses, Started, identity};
 use super::http::{get_succeeds, serve};
 use super::status::{ContainerState, now, patch};
@@ -47,7 +47,7 @@ struct Running {
     count: usize,
     address: String,
     /// The containers, with the init containers last.
-    containers: Vec<FakeContainer>,
+    containers: Vec<TestContainer>,
     /// The state of the init containers.
     init: Vec<ContainerState>,
     /// The HTTP server of the main container. The server ends with the container.
@@ -131,8 +131,8 @@ impl PodRunner {
                 bound.unwrap_or_else(|e| panic!("port {HTTP_PORT} of {}, as on all addresses: {e}", address.ip));
             server.spawn(serve(listener, self.shared.clone(), started.clone()));
         }
-        let mut containers: Vec<FakeContainer> = (0..count).map(|_| FakeContainer::sidecar()).collect();
-        containers[main] = FakeContainer::start(&behaviour, variables, &log, termination_message_path);
+        let mut containers: Vec<TestContainer> = (0..count).map(|_| TestContainer::sidecar()).collect();
+        containers[main] = TestContainer::start(&behaviour, variables, &log, termination_message_path);
         let probe = Probe::of(&pod, main, &started);
         self.shared.pods.lock().unwrap().push(started);
         containers.extend(sidecars);
@@ -151,7 +151,7 @@ impl PodRunner {
         uid: &str,
         count: usize,
         address: &str,
-    ) -> Option<(Vec<FakeContainer>, Vec<ContainerState>)> {
+    ) -> Option<(Vec<TestContainer>, Vec<ContainerState>)> {
         let (mut containers, mut states) = (Vec::new(), Vec::new());
         let waiting = vec![ContainerState::Waiting("PodInitializing"); count];
         for container in init {
@@ -161,7 +161,7 @@ impl PodRunner {
             let behaviour = Behaviour::parse(if command.is_empty() { otherwise } else { &command });
             let log = self.shared.folder.join(format!("{uid}-{}", container.name));
             let termination = log.with_extension("termination");
-            let mut started = FakeContainer::start(&behaviour, BTreeMap::new(), &log, termination);
+            let mut started = TestContainer::start(&behaviour, BTreeMap::new(), &log, termination);
             let since = now();
             if is_sidecar {
                 states.push(ContainerState::Running { since, ready: true });
@@ -214,7 +214,7 @@ impl PodRunner {
                         server.shutdown().await;
                     }
                     if !sidecars_end && states[..count].iter().all(|state| matches!(state, ContainerState::Terminated { .. })) {
-                        containers[count..].iter_mut().for_each(FakeContainer::terminate);
+                        containers[count..].iter_mut().for_each(TestContainer::terminate);
                         sidecars_end = true;
                     }
                 }
@@ -232,13 +232,13 @@ impl PodRunner {
                 deadline = self.deadline(killing) => {
                     changed = false;
                     if killing.is_none() {
-                        containers.iter_mut().for_each(FakeContainer::terminate);
+                        containers.iter_mut().for_each(TestContainer::terminate);
                     }
                     killing = Some(deadline);
                 }
                 () = sleep_until(killing.unwrap_or_else(Instant::now)), if killing.is_some() => {
                     changed = false;
-                    containers.iter_mut().for_each(FakeContainer::kill);
+                    containers.iter_mut().for_each(TestContainer::kill);
                     killing = Some(Instant::now() + Duration::from_secs(1));
                 }
             }
@@ -354,7 +354,7 @@ async fn map_environment_to_host(shared: &KubeletState, pod: &Pod, main: usize, 
 }
 
 /// Waits until one of several containers ends. Returns its index and exit.
-async fn first<'a>(containers: impl Iterator<Item = (usize, &'a mut FakeContainer)>) -> (usize, ContainerExit) {
+async fn first<'a>(containers: impl Iterator<Item = (usize, &'a mut TestContainer)>) -> (usize, ContainerExit) {
     let ends = containers.map(|(n, container)| Box::pin(async move { (n, container.ended().await) }));
     select_all(ends).await.0
 }

@@ -23,27 +23,27 @@ const SECRET: &str = "kueue-webhook-server-cert";
 const CONVERTED: [&str; 5] = ["clusterqueues", "cohorts", "localqueues", "multikueueclusters", "workloads"];
 
 /// Installs the CRDs and webhooks from the files beside `program`, for a controller that serves at `ip`.
-pub(super) fn install(host: &KueueCluster<'_>, program: &Path, ip: &str) {
+pub(super) fn install(kueue_cluster: &KueueCluster<'_>, program: &Path, ip: &str) {
     let create = |path: &str, object: &Value| {
-        host.client.create(path, object).unwrap_or_else(|refusal| panic!("{path}: {refusal}"));
+        kueue_cluster.client.create(path, object).unwrap_or_else(|refusal| panic!("{path}: {refusal}"));
     };
     let beside = |file: &str| format!("{}.{file}.yaml", program.display());
     // Apply the CRDs on the server side: a client-side apply would store each CRD in an annotation, for which the CRD
     // of workloads is too large. On a busy machine, the API server needs more time for such a CRD than a client waits,
     // so repeat failed applies.
-    let apply = || host.kubectl.run(&["apply", "--server-side", "-f", &beside("crds")], "");
+    let apply = || kueue_cluster.kubectl.run(&["apply", "--server-side", "-f", &beside("crds")], "");
     let stderr = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
     until_or_tell("Kueue's CRDs to be applied", || apply().status.success().then_some(()), || stderr(&apply()));
     for name in CONVERTED {
         let webhook = json!({"clientConfig": {"service": service("/convert")}, "conversionReviewVersions": ["v1"]});
         let conversion = json!({"spec": {"conversion": {"strategy": "Webhook", "webhook": webhook}}});
         let path = format!("{CRDS}/{name}.kueue.x-k8s.io");
-        let patch = || host.client.patch(&path, &conversion);
+        let patch = || kueue_cluster.client.patch(&path, &conversion);
         until_or_tell(&path, || patch().ok().map(drop), || format!(": {:?}", patch().err()));
     }
     // the controller exits if the API server lacks one of these CRDs
     until("Kueue's CRDs to be served", || {
-        let crds = host.client.list(CRDS);
+        let crds = kueue_cluster.client.list(CRDS);
         let served = |crd: &Value| condition_of(crd, "Established").is_some_and(|it| it["status"] == "True");
         crds.iter().filter(|crd| crd["spec"]["group"] == "kueue.x-k8s.io").all(served).then_some(())
     });
@@ -55,7 +55,7 @@ pub(super) fn install(host: &KueueCluster<'_>, program: &Path, ip: &str) {
     let spec = json!({"type": "ExternalName", "externalName": ip});
     create(&namespaced("services"), &json!({"metadata": {"name": SERVICE}, "spec": spec}));
 
-    let applied = host.kubectl.try_apply(&account().to_string());
+    let applied = kueue_cluster.kubectl.try_apply(&account().to_string());
     applied.unwrap_or_else(|message| panic!("the account of Kueue: {message}"));
 
     let manifests = std::fs::read_to_string(beside("webhooks")).unwrap();
@@ -99,8 +99,8 @@ fn account() -> Value {
 }
 
 /// Returns the files of the serving certificate, or `None` if the controller has not created the certificate yet.
-pub(super) fn certificates(host: &KueueCluster<'_>) -> Option<Vec<(&'static str, Vec<u8>)>> {
-    let secret = host.client.get(&format!("{}/{SECRET}", namespaced("secrets")))?;
+pub(super) fn certificates(kueue_cluster: &KueueCluster<'_>) -> Option<Vec<(&'static str, Vec<u8>)>> {
+    let secret = kueue_cluster.client.get(&format!("{}/{SECRET}", namespaced("secrets")))?;
     let content = |file| {
         let text = secret["data"].get(file)?.clone();
         Some((file, serde_json::from_value::<ByteString>(text).unwrap().0))
@@ -110,9 +110,9 @@ pub(super) fn certificates(host: &KueueCluster<'_>) -> Option<Vec<(&'static str,
 
 /// Returns `Some` if the API server calls both the mutating and the validating webhooks. The API server starts to call
 /// them some time after their registration.
-pub(super) fn webhooks_are_asked(host: &KueueCluster<'_>) -> Option<()> {
+pub(super) fn webhooks_are_asked(kueue_cluster: &KueueCluster<'_>) -> Option<()> {
     let path = format!("{}?dryRun=All", collection("ResourceFlavor", ""));
-    let ask = |flavor: &Value| host.client.request(Method::POST, &path, Some(flavor));
+    let ask = |flavor: &Value| kueue_cluster.client.request(Method::POST, &path, Some(flavor));
     let changed = ask(&resource_flavor("probe", json!({}))).ok()?;
     changed["metadata"]["finalizers"].as_array()?;
     let refusal = ask(&resource_flavor("probe", json!({"nodeLabels": {"/": ""}}))).err()?;
@@ -120,15 +120,15 @@ pub(super) fn webhooks_are_asked(host: &KueueCluster<'_>) -> Option<()> {
 }
 
 /// Removes the webhooks, so that the cluster works after the controller has ended. Kueue's objects stay.
-pub(super) fn detach(host: &KueueCluster<'_>) {
+pub(super) fn detach(kueue_cluster: &KueueCluster<'_>) {
     for kind in ["mutating", "validating"] {
-        host.client.delete(&format!(
+        kueue_cluster.client.delete(&format!(
             "/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations/kueue-{kind}-webhook-configuration"
         ));
     }
     for name in CONVERTED {
         let none = json!({"spec": {"conversion": {"strategy": "None", "webhook": null}}});
-        let patched = host.client.patch(&format!("{CRDS}/{name}.kueue.x-k8s.io"), &none);
+        let patched = kueue_cluster.client.patch(&format!("{CRDS}/{name}.kueue.x-k8s.io"), &none);
         patched.unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-pub use crate::host::KueueCluster;
+pub use crate::kueue_cluster::KueueCluster;
 
 pub use self::objects::{
     API, cluster_queue, collection, create, local_queue, priority_class, resource_flavor, topology,
@@ -65,22 +65,22 @@ impl Kueue {
     /// # Panics
     /// If the controller does not start.
     pub fn start_version(name: &str, plane: &ControlPlane, changes: Value) -> Kueue {
-        Kueue::start_in(&plane.host(), name, changes)
+        Kueue::start_in(&plane.kueue_cluster(), name, changes)
     }
 
     /// Like [`Kueue::start_version`], in any cluster whose API server is a process of this machine.
     ///
     /// # Panics
     /// If the controller does not start.
-    pub fn start_in(host: &KueueCluster<'_>, name: &str, changes: Value) -> Kueue {
+    pub fn start_in(kueue_cluster: &KueueCluster<'_>, name: &str, changes: Value) -> Kueue {
         // if several API servers stored Kueue's CRDs at the same time, they would answer too late
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let program = tool(name).canonicalize().unwrap();
         let address = Address::claim();
-        install::install(host, &program, &address.ip);
-        let kubeconfig = host.service_account_kubeconfig(install::NAMESPACE, install::ACCOUNT);
-        let folder = host.folder.join("kueue");
+        install::install(kueue_cluster, &program, &address.ip);
+        let kubeconfig = kueue_cluster.service_account_kubeconfig(install::NAMESPACE, install::ACCOUNT);
+        let folder = kueue_cluster.folder.join("kueue");
         std::fs::create_dir_all(folder.join("certificates")).unwrap();
         let kueue = Kueue { process: Mutex::default(), program, folder, kubeconfig, address };
         let mut configuration = kueue.configuration();
@@ -91,7 +91,7 @@ impl Kueue {
         kueue.spawn();
         // the controller writes its certificates to a Secret, which a kubelet would mount: here the test writes the
         // files
-        let certificates = kueue.wait_for("certificates", || install::certificates(host));
+        let certificates = kueue.wait_for("certificates", || install::certificates(kueue_cluster));
         for (file, content) in certificates {
             // the controller reads a file as soon as it exists
             let (new, file) = (kueue.folder.join("new"), kueue.folder.join("certificates").join(file));
@@ -99,14 +99,14 @@ impl Kueue {
             std::fs::rename(new, file).unwrap();
         }
         kueue.wait_until_ready();
-        kueue.wait_for("the API server to ask the webhooks", || install::webhooks_are_asked(host));
+        kueue.wait_for("the API server to ask the webhooks", || install::webhooks_are_asked(kueue_cluster));
         kueue
     }
 
     /// Removes the webhooks, so that the cluster works without the controller, and then ends the controller. Kueue's
     /// objects stay.
-    pub fn end(self, host: &KueueCluster<'_>) {
-        install::detach(host);
+    pub fn end(self, kueue_cluster: &KueueCluster<'_>) {
+        install::detach(kueue_cluster);
     }
 
     /// Kills the controller. Kueue's objects and webhooks stay.
@@ -122,11 +122,6 @@ impl Kueue {
     pub fn run(&self) {
         self.spawn();
         self.wait_until_ready();
-    }
-
-    /// Returns the process id, or `None` after [`Kueue::kill`].
-    pub fn process_id(&self) -> Option<u32> {
-        self.process.lock().unwrap().as_ref().map(Process::id)
     }
 
     /// Returns the last `lines` lines of the controller's log.

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use stagecoach_cluster::printed;
 use stagecoach_e2e::{Product, texts};
 
 /// The environment variable with the folder of kubectl on this machine.
@@ -41,8 +42,7 @@ fn the_first_job_is_as_its_page_says() {
         .env("PATH", path)
         .output()
         .unwrap();
-    let [printed, did] = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    assert!(output.status.success(), "{script}\n{did}\n{printed}");
+    let printed = printed(&script, output);
     assert!(printed.contains("the same\n"), "{printed}");
 }
 

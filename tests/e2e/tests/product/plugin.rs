@@ -3,21 +3,19 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use stagecoach_cluster::{spawn, tool};
-use stagecoach_e2e::{E2eJob, NAMESPACE, Product};
+use stagecoach_cluster::{printed, spawn, tool};
+use stagecoach_e2e::{E2eJob, NAMESPACE, Product, built};
 
 /// Returns the command `kubectl stagecoach ARGUMENTS`. kubectl finds the plugin on the PATH.
 fn plugin(product: &Product, arguments: &[&str]) -> Command {
-    let own = std::env::current_exe().unwrap();
-    let built = own.ancestors().skip(1).take(2).find(|folder| folder.join("kubectl-stagecoach").is_file());
     let kubectl = tool("kubectl");
-    let folders = [built.expect("the plugin is not built: run `cargo build` first"), kubectl.parent().unwrap()];
+    let folders = [&built("kubectl-stagecoach"), &kubectl].map(|program| program.parent().unwrap().to_owned());
     let inherited = std::env::var_os("PATH").unwrap_or_default();
-    let path = folders.iter().map(|folder| Path::to_path_buf(folder)).chain(std::env::split_paths(&inherited));
+    let path = folders.into_iter().chain(std::env::split_paths(&inherited));
     let mut command = Command::new(&kubectl);
     command.args(["stagecoach", "--namespace", NAMESPACE]).args(arguments);
     command.env("KUBECONFIG", product.node.kubeconfig());
@@ -27,9 +25,7 @@ fn plugin(product: &Product, arguments: &[&str]) -> Command {
 
 fn reported(product: &Product, arguments: &[&str]) -> String {
     let output = plugin(product, arguments).output().unwrap();
-    let [printed, complained] = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-    assert!(output.status.success(), "kubectl stagecoach {}: {printed}{complained}", arguments.join(" "));
-    printed
+    printed(&format!("kubectl stagecoach {}", arguments.join(" ")), output)
 }
 
 /// A plugin that serves until Ctrl-C, and the kubectl that it started. Dropping this value ends both as Ctrl-C does.

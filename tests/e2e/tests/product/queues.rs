@@ -15,7 +15,7 @@ struct Queues<'p> {
 
 impl<'p> Queues<'p> {
     fn start(product: &'p Product) -> Queues<'p> {
-        let kueue = Kueue::start_in(&product.node.kueue_host(), "kueue", json!({}));
+        let kueue = Kueue::start_in(&product.node.kueue_cluster(), "kueue", json!({}));
         let queues = Queues { product, kueue: Some(kueue) };
         let local = |name: &str| {
             let mut queue = local_queue(name, "all");
@@ -36,7 +36,7 @@ impl<'p> Queues<'p> {
 impl Drop for Queues<'_> {
     fn drop(&mut self) {
         if let Some(kueue) = self.kueue.take() {
-            kueue.end(&self.product.node.kueue_host());
+            kueue.end(&self.product.node.kueue_cluster());
         }
         if !std::thread::panicking() {
             self.product.helm_install(&json!({}));

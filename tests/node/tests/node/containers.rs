@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Write};
 
 use serde_json::{Value, json};
-use stagecoach_cluster::{condition_of, merge, until};
+use stagecoach_cluster::{condition_of, merge, printed, until};
 use stagecoach_node::{TestNode, images};
 
 const NAMESPACE: &str = "smoke";
@@ -87,9 +87,7 @@ impl Smoke {
     /// Returns the output of kubectl in the namespace.
     fn kubectl(&self, arguments: &[&str]) -> String {
         let output = self.node.kubectl(&[&["--namespace", NAMESPACE], arguments].concat(), "");
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        assert!(output.status.success(), "kubectl {arguments:?}: {}{}", text(&output.stdout), text(&output.stderr));
-        text(&output.stdout)
+        printed(&format!("kubectl {arguments:?}"), output)
     }
 
     fn only_restricted_pods_are_accepted(&self) {

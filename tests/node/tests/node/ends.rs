@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
 use stagecoach_cluster::{is_gone, until};
 use stagecoach_node::{TestNode, images};
 
@@ -102,11 +103,6 @@ fn processes() -> Vec<u32> {
     ids.into_iter().collect()
 }
 
-fn signal(child: &Child, signal: i32) {
-    // SAFETY: a plain system call on a child; nothing has waited for the child.
-    unsafe { libc::kill(child.id() as i32, signal) };
-}
-
 #[test]
 #[ignore = "needs root, and no node on the machine; `make e2e` runs this"]
 fn nothing_is_left_however_a_node_ends() {
@@ -133,8 +129,7 @@ fn nothing_is_left_however_a_node_ends() {
     for name in ["kubelet", "containerd", "kube-apiserver"] {
         let record = std::fs::read_to_string(folder.join(format!("processes/{name}.json"))).unwrap();
         let record: serde_json::Value = serde_json::from_str(&record).unwrap();
-        // SAFETY: a plain system call.
-        unsafe { libc::kill(record["id"].as_i64().unwrap() as i32, libc::SIGKILL) };
+        kill_process(Pid::from_raw(record["id"].as_i64().unwrap() as i32).unwrap(), Signal::KILL).unwrap();
     }
     machine.down();
     machine.expect_nothing_left(&ids);
@@ -143,15 +138,15 @@ fn nothing_is_left_however_a_node_ends() {
     assert!(machine.command(&["down"]).status().unwrap().success());
 
     // an interrupted `up` removes all that it has started; after a killed `up`, `down` removes these things
-    for (name, how) in [("etcd", libc::SIGINT), ("kubelet", libc::SIGKILL)] {
+    for (name, how) in [("etcd", Signal::INT), ("kubelet", Signal::KILL)] {
         let child = machine.up(&folder);
         let record = folder.join(format!("processes/{name}.json"));
         until("a part to be started", || record.exists().then_some(()));
         let ids = processes();
-        signal(&child, how);
+        kill_process(Pid::from_child(&child), how).unwrap();
         let output = child.wait_with_output().unwrap();
         assert!(!output.status.success());
-        if how == libc::SIGKILL {
+        if how == Signal::KILL {
             assert!(ids.iter().any(|id| !is_gone(*id)));
             let again = machine.up(&folder).wait_with_output().unwrap();
             assert!(stderr(&again).contains("already, in"), "{}", stderr(&again));

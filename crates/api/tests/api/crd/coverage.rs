@@ -5,13 +5,13 @@
 use std::collections::BTreeSet;
 
 use super::rows::{Row, rows, transitions};
-use super::schema::{demands, root, violated_constraints, walk};
+use super::schema::{constraints, root, violated_constraints, walk};
 use super::{generated, schema::SchemaConstraint};
 
 #[test]
-fn every_demand_of_the_schema_has_a_row() {
+fn every_constraint_of_the_schema_has_a_row() {
     let root = root();
-    let mut lacking: BTreeSet<SchemaConstraint> = demands(&root).into_iter().collect();
+    let mut lacking: BTreeSet<SchemaConstraint> = constraints(&root).into_iter().collect();
     assert!(lacking.len() > 650, "{}", lacking.len());
     let (written, generated) = (rows(), generated::rows());
     assert!(written.len() > 200, "{}", written.len());
@@ -20,7 +20,7 @@ fn every_demand_of_the_schema_has_a_row() {
             violated_constraints(&root, &row.manifest).into_iter().chain(row.breaks.clone()).collect();
         // A row that breaks two constraints would not show which of them refuses it.
         assert!(found.len() <= 1, "{:?} breaks {found:?}", row.changed);
-        lacking.retain(|demand| !found.contains(demand));
+        lacking.retain(|constraint| !found.contains(constraint));
     }
     assert_eq!(lacking, BTreeSet::new(), "no row breaks these");
 }

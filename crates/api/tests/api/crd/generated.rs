@@ -16,12 +16,12 @@ pub(super) fn rows() -> Vec<Row> {
     for (path, pointer) in [("spec.template", "/properties/spec/properties/template"), ("status", "/properties/status")]
     {
         let mut minimal = job("minimal");
-        let violated_constraints = |value: Value, demand: SchemaConstraint, server: String| {
+        let add_row = |value: Value, constraint: SchemaConstraint, server: String| {
             put(&mut minimal, path, Some(value));
             let why = "only an API server reads this part field by field".to_owned();
-            rows.push(Row { why: Some(why), ..row(minimal.clone(), path, demand, server) });
+            rows.push(Row { why: Some(why), ..row(minimal.clone(), path, constraint, server) });
         };
-        Breaker { violated_constraints }.everything_in(root.pointer(pointer).unwrap(), path, path, &|value| value);
+        Breaker { add_row }.everything_in(root.pointer(pointer).unwrap(), path, path, &|value| value);
     }
     rows
 }
@@ -44,12 +44,12 @@ pub(super) fn bounds() -> Vec<Row> {
         let spec = &manifest["spec"];
         schema::walk_value(&root["properties"]["spec"], spec, ["spec", "spec"], &mut |schema, value, [path, at]| {
             for key in BOUNDS.iter().filter(|key| !path.starts_with("spec.template") && schema.get(**key).is_some()) {
-                let demand = (path.to_owned(), (*key).to_owned());
-                if known.insert(demand.clone()) {
+                let constraint = (path.to_owned(), (*key).to_owned());
+                if known.insert(constraint.clone()) {
                     let mut manifest = manifest.clone();
                     let (outside, words) = outside(schema, key, value);
                     put(&mut manifest, at, Some(outside));
-                    rows.push(row(manifest, at, demand, format!("{at}: {words}")));
+                    rows.push(row(manifest, at, constraint, format!("{at}: {words}")));
                 }
             }
         });
@@ -82,18 +82,18 @@ fn outside(schema: &Value, key: &str, inside: &Value) -> (Value, String) {
     }
 }
 
-/// Breaks one constraint at a time, and calls `violated_constraints` with the resulting value and the expected refusal.
+/// Breaks one constraint at a time, and calls `add_row` with the resulting value and the expected refusal.
 struct Breaker<F> {
-    violated_constraints: F,
+    add_row: F,
 }
 
 impl<F: FnMut(Value, SchemaConstraint, String)> Breaker<F> {
     /// Breaks every constraint of `schema`, one at a time. `path` is the schema's path, and `at` is the value's path.
     /// `within` puts a value of this schema into the whole value.
     fn everything_in(&mut self, schema: &Value, path: &str, at: &str, within: &dyn Fn(Value) -> Value) {
-        for (_, demand) in schema::demands(schema).into_iter().filter(|(path, _)| path.is_empty()) {
-            let (value, words) = violated_constraints(schema, &demand, at);
-            (self.violated_constraints)(within(value), (path.to_owned(), demand), words);
+        for (_, constraint) in schema::constraints(schema).into_iter().filter(|(path, _)| path.is_empty()) {
+            let (value, words) = violating_value(schema, &constraint, at);
+            (self.add_row)(within(value), (path.to_owned(), constraint), words);
         }
         let sample = schema::sample(schema);
         for (name, below) in schema::properties(schema) {
@@ -116,9 +116,9 @@ impl<F: FnMut(Value, SchemaConstraint, String)> Breaker<F> {
 }
 
 /// Returns a value that breaks this constraint and no other one, and the API server's message about it.
-fn violated_constraints(schema: &Value, demand: &str, at: &str) -> (Value, String) {
+fn violating_value(schema: &Value, constraint: &str, at: &str) -> (Value, String) {
     let mut sample = schema::sample(schema);
-    match demand.split_once(' ').unwrap_or((demand, "")) {
+    match constraint.split_once(' ').unwrap_or((constraint, "")) {
         ("typo", _) => {
             sample["typo"] = json!(1);
             (sample, format!("unknown field \"{at}.typo\""))

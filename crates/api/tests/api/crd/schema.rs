@@ -66,20 +66,20 @@ fn strings(schema: &Value, key: &str) -> Vec<String> {
 }
 
 /// Returns all constraints of a schema except types and rules.
-pub(super) fn demands(schema: &Value) -> Vec<SchemaConstraint> {
+pub(super) fn constraints(schema: &Value) -> Vec<SchemaConstraint> {
     let mut found = Vec::new();
     walk(schema, "", &mut |path, schema| {
-        let mut demand = |what: &str| found.push((path.to_owned(), what.to_owned()));
+        let mut add = |what: &str| found.push((path.to_owned(), what.to_owned()));
         if schema.get("properties").is_some() {
-            demand("typo");
+            add("typo");
         }
-        strings(schema, "required").iter().for_each(|name| demand(&format!("required {name}")));
-        BOUNDS.into_iter().chain(["enum"]).filter(|key| schema.get(*key).is_some()).for_each(&mut demand);
+        strings(schema, "required").iter().for_each(|name| add(&format!("required {name}")));
+        BOUNDS.into_iter().chain(["enum"]).filter(|key| schema.get(*key).is_some()).for_each(&mut add);
         if schema["format"] == "date-time" {
-            demand("date-time");
+            add("date-time");
         }
         if ["map", "set"].iter().any(|kind| schema["x-kubernetes-list-type"] == **kind) {
-            demand("duplicate");
+            add("duplicate");
         }
     });
     found
@@ -93,7 +93,7 @@ pub(super) fn violated_constraints(schema: &Value, value: &Value) -> Vec<SchemaC
 }
 
 fn check(schema: &Value, value: &Value, path: &str, found: &mut Vec<SchemaConstraint>) {
-    let mut demand = |what: &str| found.push((path.to_owned(), what.to_owned()));
+    let mut add = |what: &str| found.push((path.to_owned(), what.to_owned()));
     let is_of_type = match schema["type"].as_str() {
         Some("object") => value.is_object(),
         Some("array") => value.is_array(),
@@ -106,16 +106,16 @@ fn check(schema: &Value, value: &Value, path: &str, found: &mut Vec<SchemaConstr
         _ => value.is_i64() || value.is_string(),
     };
     if !is_of_type {
-        return demand("type");
+        return add("type");
     }
     if schema.get("enum").is_some_and(|words| !words.as_array().unwrap().contains(value)) {
-        demand("enum");
+        add("enum");
     }
     if schema["format"] == "date-time" && !value.as_str().unwrap().ends_with('Z') {
-        demand("date-time");
+        add("date-time");
     }
     for name in strings(schema, "required").iter().filter(|name| value.get(name.as_str()).is_none()) {
-        demand(&format!("required {name}"));
+        add(&format!("required {name}"));
     }
     if let Some(items) = value.as_array() {
         let keys = strings(schema, "x-kubernetes-list-map-keys");
@@ -124,7 +124,7 @@ fn check(schema: &Value, value: &Value, path: &str, found: &mut Vec<SchemaConstr
         };
         let is_unique = schema.get("x-kubernetes-list-type").is_some_and(|kind| kind != "atomic");
         if is_unique && (1..items.len()).any(|at| items[..at].iter().any(|earlier| key(earlier) == key(&items[at]))) {
-            demand("duplicate");
+            add("duplicate");
         }
     }
     // the API server itself checks labels and annotations, which the schema does not list

@@ -1,7 +1,7 @@
 //! Pod templates that the chart's ValidatingAdmissionPolicy refuses or accepts, on a real API server.
 
 use serde_json::{Value, json};
-use stagecoach_cluster::chart::render;
+use stagecoach_cluster::chart::{self, render};
 use stagecoach_cluster::{ApiRefusal, ControlPlane, merge, pipeline_job, until};
 
 const POLICY: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/stagecoach-operator";
@@ -70,11 +70,7 @@ impl Cluster {
     /// refuses `forbidden` with `words`.
     fn apply(&self, values: &Value, forbidden: &Value, words: &str) {
         let kinds = ["CustomResourceDefinition", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"];
-        let objects: Vec<Value> = render("stagecoach-system", values)
-            .into_iter()
-            .filter(|object| kinds.iter().any(|kind| object["kind"] == *kind))
-            .collect();
-        self.plane.apply(&json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string());
+        chart::apply(&self.plane, "stagecoach-system", values, &kinds);
         until("the CRD to be served", || self.plane.get("/apis/stagecoach.dev/v1alpha1"));
         until("the policy to count", || {
             self.create("team", forbidden).is_err_and(|refusal| refusal.message.contains(words)).then_some(())

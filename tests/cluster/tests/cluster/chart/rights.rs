@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use stagecoach_cluster::chart::render;
+use stagecoach_cluster::chart::{OPERATOR_KINDS, apply};
 use stagecoach_cluster::{Client, ControlPlane, until};
 
 const VERBS: [&str; 9] =
@@ -58,19 +58,18 @@ fn the_account_may_do_what_the_operator_does_and_nothing_else() {
         .iter()
         .for_each(|namespace| plane.create_namespace(namespace));
     let client = plane.client();
-    install(&plane, "stagecoach-system", &json!({}));
-    install(
-        &plane,
-        "narrow",
-        &json!({"watchNamespaces": ["team"], "crd": {"install": false}, "rbac": {"userRoles": false}}),
-    );
-    install(
-        &plane,
-        "queued",
-        &json!({
-            "watchNamespaces": ["queues"], "crd": {"install": false}, "rbac": {"userRoles": false}, "kueue": {"enabled": true},
-        }),
-    );
+    for (namespace, values) in [
+        ("stagecoach-system", json!({})),
+        ("narrow", json!({"watchNamespaces": ["team"], "crd": {"install": false}, "rbac": {"userRoles": false}})),
+        (
+            "queued",
+            json!({
+                "watchNamespaces": ["queues"], "crd": {"install": false}, "rbac": {"userRoles": false}, "kueue": {"enabled": true},
+            }),
+        ),
+    ] {
+        apply(&plane, namespace, &values, &OPERATOR_KINDS);
+    }
     let resources = resources(client);
     assert!(resources.len() > 80, "{resources:?}");
     assert!(resources.contains(&(String::new(), "secrets".into())), "{resources:?}");
@@ -140,16 +139,6 @@ fn check_user_roles(plane: &ControlPlane) {
     for (user, verb, resource, expected) in rows {
         assert_eq!(may(user, verb, resource), expected, "{user} {verb} {resource}");
     }
-}
-
-/// Installs the chart's CRD, service account, roles and role bindings.
-fn install(plane: &ControlPlane, namespace: &str, values: &Value) {
-    let kinds =
-        ["CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
-    let objects =
-        render(namespace, values).into_iter().filter(|object| kinds.iter().any(|kind| object["kind"] == *kind));
-    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects.collect::<Vec<_>>()});
-    plane.apply(&list.to_string());
 }
 
 /// Whether the authorizer grants this right to the user. The request names no groups of the user, so the rights that

@@ -73,11 +73,14 @@ fn cluster(values: &Value) -> (Network, Ends) {
         labels.insert("stagecoach.dev/stage".to_owned(), stage.to_string());
         pod(&job.namespace, number, labels)
     };
+    let mut spare = labels(&a, Some(2));
+    spare.insert("stagecoach.dev/spare".to_owned(), "0".to_owned());
     let prometheus = text(&json!({"app.kubernetes.io/name": "prometheus"}));
     let ends = Ends::from([
         ("a/0", stage(&a, 0, 2, 1)),
         ("a/1", stage(&a, 1, 2, 2)),
         ("a/1 of the last attempt", stage(&a, 1, 1, 3)),
+        ("spare of a", pod("team", 21, spare)),
         ("b/0", stage(&b, 0, 1, 4)),
         ("namesake/0", stage(&namesake, 0, 1, 5)),
         ("open/0", stage(&open, 0, 1, 18)),
@@ -134,6 +137,9 @@ fn a_job_talks_to_itself_and_is_read_by_few() {
             ("a/1", "a/0", LINK, OPEN),
             ("a/1", "a/0", HTTP, OPEN),
             ("a/1 of the last attempt", "a/0", RENDEZVOUS, OPEN),
+            ("spare of a", "a/0", RENDEZVOUS, OPEN),
+            ("a/0", "spare of a", LINK, OPEN),
+            ("b/0", "spare of a", RENDEZVOUS, CLOSED),
             // connections with other jobs, including one of the same name, and with pods with copied labels
             ("b/0", "a/0", RENDEZVOUS, CLOSED),
             ("b/0", "a/0", HTTP, CLOSED),

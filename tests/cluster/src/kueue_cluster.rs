@@ -34,7 +34,8 @@ impl KueueCluster<'_> {
         let answer = self.client.create(&path, &request).unwrap_or_else(|refusal| panic!("{path}: {refusal}"));
         let user = json!({"token": answer["status"]["token"]});
         let file = self.folder.join(format!("{namespace}-{name}.kubeconfig"));
-        write_kubeconfig(&file, &self.url, &self.folder.join("ca.crt"), &user);
+        let cluster = json!({"server": self.url, "certificate-authority": self.folder.join("ca.crt")});
+        write_kubeconfig(&file, cluster, &user);
         file
     }
 }

@@ -23,8 +23,8 @@ impl ReportFile {
         &self.path
     }
 
-    /// Returns the report in the file, if the report is of the same code. Only a clean commit identifies the code: two
-    /// different trees with changed files have the same description.
+    /// Returns the report in the file, if the report is of the same code. Only a clean commit identifies the code: `git
+    /// describe` returns the same text for all changed trees of a commit.
     pub(crate) fn read(&self) -> Option<Value> {
         if self.commit.is_empty() || self.commit.ends_with(machine::DIRTY) {
             return None;

@@ -17,7 +17,7 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 /// The API server's rejections of the last tries to create pods of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rejections {
-    /// The rejection of the start of an attempt, or of the stages that replace lost stages.
+    /// The rejection of the pods of stages: of a new attempt, or of stages that replace lost stages.
     pub start: Option<Rejection>,
     /// The rejection of the start of a spare, without which the job continues.
     pub spare: Option<Rejection>,
@@ -27,7 +27,7 @@ pub(crate) struct Rejections {
 /// ended the try before the API server had created or rejected the pods.
 #[derive(Debug, Default)]
 pub(crate) struct CreationResults {
-    /// The result of the start of an attempt, or of the stages that replace lost stages.
+    /// The result for the pods of stages: of a new attempt, or of stages that replace lost stages.
     pub start: Option<Result<(), BlockingReason>>,
     /// The result of the start of spares.
     pub spares: Option<Result<(), BlockingReason>>,
@@ -51,8 +51,8 @@ impl Rejections {
             .retain(|action| !(start_waits && action.starts_stages() || spare_waits && is_start_of_spares(action)));
     }
 
-    /// Returns these rejections, updated with the results `created`. If a rejected creation was not tried again, its
-    /// rejection stays while the rejection concerns the job in this `state`.
+    /// Returns these rejections, updated with the results `created`. Keeps the rejection of a creation that was not
+    /// tried again, if this rejection still concerns the job in this `state`.
     pub(crate) fn after(
         &self,
         created: &CreationResults,
@@ -81,7 +81,7 @@ impl Rejections {
         is_new(&self.start, &created.start) || is_new(&self.spare, &created.spares)
     }
 
-    /// Returns the time until the next try of the current attempt; `None` if no try must wait.
+    /// Returns the time until pods of the current attempt are created again; `None` if no creation must wait.
     pub(crate) fn retry_delay(&self, attempt: Attempt, now: UnixMillis) -> Option<Duration> {
         [&self.start, &self.spare]
             .into_iter()
@@ -120,14 +120,14 @@ impl Rejection {
         Rejection { reason, attempt, since, tries, tried_at: now, delay }
     }
 
-    /// Whether the rejection still concerns the job. A rejection concerns the job until a start succeeds, even in a
-    /// later attempt.
+    /// Whether the rejection still concerns the job. A rejection concerns the job, and its later attempts, until all
+    /// pods of an attempt exist.
     pub(crate) fn concerns(&self, state: &JobState) -> bool {
         matches!(state.attempt_phase, AttemptPhase::Running { all_created: false, .. })
     }
 
-    /// Whether the rejection still concerns the job's spares. The rejection concerns the spares while the attempt in
-    /// which they were rejected runs.
+    /// Whether the rejection still concerns the job's spares. The rejection concerns the spares of its own attempt, as
+    /// long as this attempt runs.
     pub(crate) fn concerns_spares(&self, state: &JobState) -> bool {
         matches!(state.attempt_phase, AttemptPhase::Running { .. }) && self.attempt == state.attempt.number
     }
@@ -140,7 +140,7 @@ impl Rejection {
             .then(|| CreationRefusal { since: self.since, message: format!("{reason}: {message}") })
     }
 
-    /// Returns the time until the next try of the current attempt; `None` if the try is due.
+    /// Returns the time until pods of the current attempt are created again; `None` if the creation is due.
     pub(crate) fn retry_delay(&self, attempt: Attempt, now: UnixMillis) -> Option<Duration> {
         remaining(self.tried_at, self.delay, now).filter(|_| self.attempt == attempt.number)
     }
@@ -152,7 +152,7 @@ mod tests {
 
     use super::*;
 
-    /// A later error in the same reconcile, such as an error of a repair, must not remove the spare's rejection.
+    /// If an error ends a reconcile before the operator has tried to create the spare, the spare's rejection stays.
     #[test]
     fn what_was_not_tried_stays_rejected_and_what_was_created_does_not() {
         let reason = BlockingReason { reason: "QuotaExceeded".into(), message: "exceeded quota: one".into() };

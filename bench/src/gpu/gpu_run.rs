@@ -52,9 +52,9 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl GpuRun<'_> {
     /// Begins a run. `folder` is the workspace of the timed jobs. Most documents of their corpus are longer than a
-    /// sequence, so few sequences contain a document boundary. Attention does not cross a boundary, but because the
-    /// boundaries are few, attention computes nearly all FLOPs that MFU counts. The PyTorch model in the comparison
-    /// computes all of these FLOPs.
+    /// sequence, so few sequences contain a document boundary. Attention does not cross a boundary, while MFU counts
+    /// the FLOPs of attention without boundaries. Because the boundaries are few, the trainer computes nearly all FLOPs
+    /// that MFU counts. The PyTorch model in the comparison computes all of them.
     pub(super) fn begin(folder: &Path, failures: PathBuf, deadline: Instant) -> GpuRun<'_> {
         std::fs::write(folder.join("corpus/long.jsonl"), corpus::jsonl(60, 4000, 7)).unwrap();
         let (part, not_measured, wrong) = Default::default();

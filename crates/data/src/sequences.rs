@@ -69,7 +69,7 @@ impl Sequences {
         match &self.cut {
             SequenceStarts::Packed => TokenRange { start: index * self.length as u64, length: self.length },
             SequenceStarts::Unpacked { windows_before } => {
-                // The last document with at most `index` windows before it holds the sequence. Documents without
+                // The sequence is in the last document that has at most `index` windows before it. Documents without
                 // windows are skipped.
                 let document = windows_before.partition_point(|&before| before <= index) - 1;
                 let number = document as u64;

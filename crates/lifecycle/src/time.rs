@@ -55,7 +55,7 @@ impl DeadlineClock {
     /// Whether any of these deadlines has passed. Records the deadlines that have not passed, as
     /// `has_passed_or_wakes_at` does.
     pub(crate) fn any_passed_or_wake_at(&mut self, deadlines: impl Iterator<Item = UnixMillis>) -> bool {
-        // `any` would stop at the first passed deadline, but each deadline may be the next one
+        // `any` would stop at a deadline that has passed, and would not record the deadlines after it
         deadlines.filter(|deadline| self.has_passed_or_wakes_at(*deadline)).count() > 0
     }
 }

@@ -49,7 +49,7 @@ impl GradientBlocks {
     }
 }
 
-/// The blocks that one replica computes. The replica's microbatches count from 0, as in its program.
+/// The blocks that one replica computes. As in the replica's program, the index of its first microbatch is 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaBlocks {
     all: GradientBlocks,

@@ -44,7 +44,8 @@ impl Programs {
         Programs { placement, microbatches: self.microbatches, ranks }
     }
 
-    /// Returns, for each rank, the peak number of work items in flight: items whose F has run and whose B or W has not.
+    /// Returns, for each rank, the peak number of work items in flight. An item is in flight from its forward to the
+    /// end of its backward, which is W if the backward is split.
     pub fn in_flight(&self) -> Vec<usize> {
         activation_memory::in_flight(&self.ranks)
     }
@@ -52,7 +53,8 @@ impl Programs {
 
 impl Partition {
     /// Returns the partition of [split](Programs::split) programs. A chunk's layers are divided as evenly as possible.
-    /// The smaller parts come first, because a step waits for the weights of the first part.
+    /// No part is smaller than the first one: a step can't begin before the other replicas have sent the weights of the
+    /// first part.
     #[must_use]
     pub fn split(&self, parts: &[usize]) -> Partition {
         let divided = self.layers.iter().enumerate().flat_map(|(chunk, &layers)| {

@@ -186,7 +186,7 @@ impl PeerRing {
         (rank + self.step()) % self.ranks()
     }
 
-    /// Returns the rank whose state copies `rank` holds.
+    /// Returns the rank of whose state `rank` holds copies.
     pub fn held_by(self, rank: usize) -> usize {
         (rank + self.ranks() - self.step()) % self.ranks()
     }

@@ -278,13 +278,13 @@ fn the_gradient_sent_to_the_previous_chunk_is_the_derivative_of_the_loss() {
     );
 }
 
-/// Derives the rotary tables from the attention weights of a layer with one head. The value of token t is the t-th unit
-/// vector, so that the layer's output at a position is the row of its attention weights. The rotation turns the
-/// elements i and i + d/2 of a head as a pair. Every query is zero except for element i. Every key is zero except for
-/// one element of the same pair. The score of a query at position p and a key at position t depends on the angle
-/// (p - t) theta^(-2i/d). If the key's element is i, the score is proportional to the cosine of this angle. If the
-/// key's element is i + d/2, the score is proportional to the sine. The softmax hides a constant per query, so the test
-/// checks the difference between the scores of the keys at t and p.
+/// Derives the rotary tables from the attention weights of a layer with one head. The value vector (V) of token t is
+/// the t-th unit vector, so that the layer's output at a position is the row of this position's attention weights. The
+/// rotation turns the elements i and i + d/2 of a head as a pair. Every query is zero except for element i. Every key
+/// is zero except for one element of the same pair. The score of a query at position p and a key at position t depends
+/// on the angle (p - t) theta^(-2i/d). If the key's element is i, the score is proportional to the cosine of this
+/// angle. If the key's element is i + d/2, the score is proportional to the sine. The softmax hides a constant per
+/// query, so the test checks the difference from the score of the key at the query's own position.
 #[test]
 fn rotary_tables_are_those_of_the_formula() {
     let (length, theta) = (16usize, 50.0f64);

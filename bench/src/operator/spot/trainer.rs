@@ -56,15 +56,15 @@ pub(super) struct SimulatedTrainer {
     steps: f64,
     /// The UIDs of the members of the group.
     members: BTreeSet<String>,
-    /// The number of members that the group has lost since it was formed. It is at least 1 while too few pods are ready
-    /// for a group.
+    /// The number of members that the group has lost since it was formed; at least 1 if there is no group, because too
+    /// few pods are ready.
     lost: usize,
     /// The time at which the group trains again.
     trains_at: f64,
     /// The time since which the ready pods are enough for more replicas; `None` while they are not.
     more_since: Option<f64>,
-    /// The time from which the interval to the next checkpoint counts, and the steps of the newest checkpoint on the
-    /// volume.
+    /// The time at which the current checkpoint interval began, with a checkpoint or with a new group, and the number
+    /// of steps in the newest checkpoint on the volume.
     saved: (f64, f64),
 }
 

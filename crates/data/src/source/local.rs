@@ -86,7 +86,8 @@ impl LocalFiles {
                 let path = error.path().to_owned();
                 DataError::io("list", path)(error.into())
             })?;
-            // a path with more links than the system follows is skipped: a shorter path to the same file matches too
+            // Through a link to its own parent folder, a file has ever longer paths. A path with more links than the
+            // system follows is no file here, and is skipped, because shorter paths to the same file match too.
             let is_missing = || matches!(fs::metadata(&path), Err(error) if error.kind() == ErrorKind::NotFound);
             let leads_nowhere = path.is_symlink() && is_missing();
             let is_cache = self.cache_root.as_ref().is_some_and(|cache_root| path.starts_with(cache_root));

@@ -54,7 +54,7 @@ fn file(object: &Object) -> SourceFile {
         name,
         matched: object.uri.key.clone(),
         stamp: FileStamp { size: object.size, modified, ..FileStamp::default() },
-        // stores compute ETags in different ways, so the digest also contains the size
+        // the ETags of some stores are no hashes of the whole content, so the digest also contains the size
         digest: object.etag.as_ref().map(|etag| format!("etag:{}:{etag}", object.size)),
     }
 }

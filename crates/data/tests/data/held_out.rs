@@ -91,7 +91,8 @@ fn training_and_the_held_out_part_share_no_token_of_few_documents() {
         let count = dataset.training_sequences().unwrap() as usize;
         let parts = dataset.document_parts(&dataset.step_plan(1, 0, count, 1).unwrap());
         let trained = parts.iter().map(|part| part.tokens.end).max().unwrap();
-        // the last 5 of the 18 tokens are held out: the 4 inputs of a packed sequence, and the last target
+        // each of the two documents has 8 words and an end; the last 5 of these 18 tokens are held out: the 4 inputs of
+        // a packed sequence, and its last target
         assert!(trained < 13, "{parts:?}");
         let [set] = &dataset.evaluation_sets(1)[..] else { panic!("one set") };
         assert_eq!(targets(&dataset, set), [i64::from(EOS), 9, 10, 11], "{packing}");

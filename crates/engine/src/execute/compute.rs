@@ -100,7 +100,7 @@ impl Executor<'_, '_> {
         Ok(())
     }
 
-    /// Removes the tensor that the receiver of `send` needs from `results`, and sends this tensor.
+    /// Takes a tensor out of `results` and sends it to the receiver of `send`, which needs it.
     pub(super) fn send(
         &self,
         send: Action,
@@ -146,12 +146,12 @@ impl Executor<'_, '_> {
         timer.begin(self.stage.set_activity(self.activity, text, None));
     }
 
-    /// Returns the description of a send or receive in heartbeats.
+    /// Returns the text by which heartbeats describe a send or a receive.
     fn message(&self, action: Action, item: WorkItem) -> String {
         format!("{} of microbatch {}{}", action.computation_type(), item.microbatch, self.of_chunk(item))
     }
 
-    /// Returns the description of the chunk in heartbeats; empty if the stage has only one chunk.
+    /// Returns the text by which heartbeats describe the chunk; empty if the stage has only one chunk.
     fn of_chunk(&self, item: WorkItem) -> String {
         if self.stage.chunks.len() > 1 { format!(" of chunk {}", item.chunk) } else { String::new() }
     }

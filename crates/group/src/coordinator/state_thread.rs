@@ -75,7 +75,7 @@ pub(super) fn run_state_machine(
             // other threads see the failure before any member is notified
             shared.update(|state| {
                 (state.failure, state.waiting) = (group.failure.clone(), group.waiting_ranks());
-                // the members are decided once, so later events, most of them heartbeats, need no copy
+                // the members never change once they are decided, so only the first event after that copies them
                 if state.members.is_none() {
                     state.members.clone_from(&group.members);
                 }
@@ -83,7 +83,8 @@ pub(super) fn run_state_machine(
             for effect in effects {
                 apply_effect(effect, &mut connections, &mut events);
             }
-            // a closed connection is removed only after the effects, because an effect may send a final message to it
+            // A connection that receives nothing more may still deliver a final message, which an effect may send. It
+            // is therefore removed after the effects.
             closed.map(|conn| connections.remove(&conn));
         }
         if group.is_closed() {

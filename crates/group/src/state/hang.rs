@@ -31,8 +31,8 @@ pub(crate) struct Hang {
 
 /// Finds the stage at the end of the chain of waiting stages. `stages` has one entry for each rank.
 ///
-/// A cycle (deadlock) is reported first. Among several chain ends, the end with the oldest activity is reported, or the
-/// lowest rank if the ages are equal. The report contains the longest chain to this end.
+/// If there is a cycle (deadlock), only the cycle is reported. Among several chain ends, the end with the oldest
+/// activity is reported, or the lowest rank if the ages are equal. The report contains the longest chain to this end.
 pub(crate) fn find_hang(stages: &[StageActivity], mesh: Mesh) -> Hang {
     let name = |rank: usize| mesh.name(rank as u32);
     let waits = |rank: usize| {

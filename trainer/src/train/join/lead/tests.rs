@@ -28,7 +28,8 @@ fn the_last_leader_leads_or_its_successor() {
     }
 }
 
-/// The process of the successor may end at any call. The restarted process of the leader then leads, or joins.
+/// The process of the stage that succeeds the lost leader may end at any call of the volume. The restarted process of
+/// the lost leader then leads the next group, or joins the group of its successor.
 #[test]
 fn the_process_that_takes_the_fence_may_end_at_any_call() {
     let env = |rank: u32| {
@@ -88,9 +89,9 @@ fn the_process_that_takes_the_fence_may_end_at_any_call() {
 }
 
 proptest! {
-    /// The claimants are two processes of the leader's rank, which has restarted twice, and the stage that succeeds the
-    /// leader. For every interleaving of their reads and acquisitions of the fence, one claimant leads, and a stage
-    /// that reads later joins the group of that claimant.
+    /// Three processes claim the lead: two processes of the lost leader's rank, the older of which may still act after
+    /// a second restart, and the stage that succeeds the leader. For every interleaving of their reads and acquisitions
+    /// of the fence, only one rank leads, and a stage that reads later joins the group of that rank.
     #[test]
     fn one_stage_leads(order in prop::collection::vec(0usize..3, 0..12)) {
         let volume = MemoryVolume::new();
@@ -112,7 +113,7 @@ proptest! {
                 Some(LeadDecision::Join | LeadDecision::Wait) => {}
             }
         }
-        // the same rank leads again if it restarts once more after it has led
+        // the second process of the leader's rank may lead after the first one has led
         let again = led.iter().filter(|(claimant, _)| *claimant < 2).count();
         prop_assert!(led.len() == 1 || again == led.len(), "{led:?}");
         prop_assert!(led.iter().enumerate().all(|(nth, (_, epoch))| *epoch == lost + 1 + nth as u64), "{led:?}");

@@ -210,6 +210,7 @@ mod tests {
                 action: None,
                 message: "exited with code 137".into(),
                 failed_at: UnixMillis(1_790_000_000_000),
+                uncounted: false,
             }),
             ..JobState::default()
         }

@@ -18,6 +18,7 @@ use stagecoach_api::{PipelineJob, StoredSpec};
 
 use crate::build::{self, JobReference};
 use crate::job::{self, FolderTaken, RawPipelineJob};
+use crate::requeue::{LEAVING_RETRY_DELAY, WAITING_RETRY_DELAY};
 use crate::sync::lock;
 
 /// The time for which the pods of a job that has left a folder keep other jobs out of the folder. On a dead node, such
@@ -48,7 +49,8 @@ struct User {
 /// The way in which a job leaves a folder that its pods may still use.
 #[derive(Clone, Copy, Debug)]
 enum Departure {
-    /// The job waits for another folder, or its new spec is invalid. Its pods keep running in this folder.
+    /// The job waits for another folder, or its new spec is invalid. Its pods keep running in this folder. After a
+    /// restart, the operator no longer knows this folder, and only the fence protects the pods' checkpoints.
     Waiting,
     /// The job was deleted, has ended or took another folder at this time.
     Since(Instant),
@@ -61,8 +63,9 @@ pub(crate) struct Folders(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     users: HashMap<Folder, Vec<User>>,
-    /// The generation of each job's spec and the folder that the spec names, by job UID.
-    of_job: HashMap<String, (i64, Folder)>,
+    /// The generation of each job's spec and the folder that the spec names, by job UID. The folder is `None` if the
+    /// spec names no claim. A job whose spec can't be read is absent.
+    of_job: HashMap<String, (i64, Option<Folder>)>,
     /// The UIDs of the jobs in the list that is in progress, by watched namespace; `""` stands for all namespaces.
     listing: HashMap<String, HashSet<String>>,
 }
@@ -98,7 +101,8 @@ impl Folders {
     /// runs, while it has a living pod. `has_pods` returns whether the job with the given UID has a living pod.
     pub(crate) fn claim(&self, uid: &str, runs: bool, has_pods: impl Fn(&str) -> bool) -> Result<(), FolderTaken> {
         let mut state = lock(&self.0);
-        let Some((_, folder)) = state.of_job.get(uid).cloned() else {
+        let Some((_, named)) = state.of_job.get(uid).cloned() else { return Ok(()) };
+        let Some(folder) = named else {
             state.take(uid, None);
             return Ok(());
         };
@@ -140,19 +144,27 @@ impl User {
     fn folder_taken_error(&self, folder: &Folder) -> FolderTaken {
         let (name, Folder { claim, path, .. }) = (&self.job.name, folder);
         let path = path.escape_debug();
-        let is_leaving = self.left.is_some();
-        let message = match is_leaving {
-            true => format!(
+        let message = match self.left {
+            Some(Departure::Since(_)) => format!(
                 "pods of the job {name} still use the folder \"{path}\" of claim {claim}, which this job also uses: \
                  this job starts when these pods have ended"
             ),
-            false => format!(
+            Some(Departure::Waiting) => format!(
+                "pods of the job {name} still use the folder \"{path}\" of claim {claim}, which this job also uses, \
+                 because {name} can't have the folder that its spec now names: correct the spec of {name} or delete \
+                 {name}; this job starts when these pods have ended"
+            ),
+            None => format!(
                 "the job {name} has the folder \"{path}\" of claim {claim}, and two jobs in one folder would take \
                  the folder from each other: give this job its own folder with spec.storage.path, or delete {name}; \
                  this job starts when {name} has ended or is deleted"
             ),
         };
-        FolderTaken { message, is_leaving }
+        let retry_delay = self.left.map(|departure| match departure {
+            Departure::Since(_) => LEAVING_RETRY_DELAY,
+            Departure::Waiting => WAITING_RETRY_DELAY,
+        });
+        FolderTaken { message, retry_delay }
     }
 }
 
@@ -161,22 +173,20 @@ impl State {
     fn update(&mut self, object: &RawPipelineJob) -> Vec<JobReference> {
         let uid = object.uid().unwrap_or_default();
         let generation = object.metadata.generation.unwrap_or_default();
-        let known = self.of_job.get(&uid).filter(|(of, _)| *of == generation).map(|(_, folder)| folder.clone());
         let status = FolderStatus::of(object);
-        let may_run = status.may_run(object);
-        let folder = match may_run {
-            true => known.or_else(|| folder_of(object)),
-            false => None,
+        if !status.may_run(object) {
+            return self.leave(&uid);
+        }
+        let before = self.of_job.get(&uid).cloned();
+        let known = before.as_ref().filter(|(of, _)| *of == generation).map(|(_, named)| named.clone());
+        let named = known.or_else(|| named_folder(object));
+        let is_same = before.and_then(|(_, folder)| folder) == named.clone().flatten();
+        let waiting = if is_same { Vec::new() } else { self.change(&uid) };
+        match &named {
+            Some(named) => self.of_job.insert(uid.clone(), (generation, named.clone())),
+            None => self.of_job.remove(&uid),
         };
-        let before = self.of_job.get(&uid).map(|(_, folder)| folder);
-        let is_same = before == folder.as_ref();
-        let waiting = match may_run {
-            true if is_same => Vec::new(),
-            true => self.change(&uid),
-            false => self.leave(&uid),
-        };
-        let Some(folder) = folder else { return waiting };
-        self.of_job.insert(uid.clone(), (generation, folder.clone()));
+        let Some(folder) = named.flatten() else { return waiting };
         let namespace = folder.namespace.clone();
         let users = self.users.entry(folder).or_default();
         let own = users.iter().position(|user| user.job.uid == uid).map(|at| users.swap_remove(at));
@@ -192,8 +202,8 @@ impl State {
     /// Records that the spec of a job no longer names the job's folder. The job keeps this folder for its pods until it
     /// takes another folder. Returns the other jobs of the folder.
     fn change(&mut self, uid: &str) -> Vec<JobReference> {
-        let Some((_, folder)) = self.of_job.remove(uid) else { return Vec::new() };
-        let Some(users) = self.users.get_mut(&folder) else { return Vec::new() };
+        let before = self.of_job.remove(uid).and_then(|(_, folder)| folder);
+        let Some(users) = before.and_then(|folder| self.users.get_mut(&folder)) else { return Vec::new() };
         // a job that was never accepted with the folder has no pods in it
         users.retain(|user| user.job.uid != uid || user.has_folder());
         users.iter_mut().filter(|user| user.job.uid == uid).for_each(|user| user.left = Some(Departure::Waiting));
@@ -202,7 +212,7 @@ impl State {
 
     /// Records that a job was deleted or has ended. Returns the other jobs of its folders.
     fn leave(&mut self, uid: &str) -> Vec<JobReference> {
-        let current = self.of_job.remove(uid).map(|(_, folder)| folder);
+        let current = self.of_job.remove(uid).and_then(|(_, folder)| folder);
         let mut waiting = Vec::new();
         for (folder, users) in &mut self.users {
             let is_left = |user: &User| match user.left {
@@ -260,15 +270,16 @@ impl FolderStatus {
     }
 }
 
-/// Returns the folder that the spec names; `None` if the spec can't be read or the folder is not on a
-/// PersistentVolumeClaim.
-fn folder_of(object: &RawPipelineJob) -> Option<Folder> {
+/// Returns the folder that the spec names, which is `None` if the folder is not on a PersistentVolumeClaim. Returns
+/// `None` for a spec that can't be read.
+fn named_folder(object: &RawPipelineJob) -> Option<Option<Folder>> {
     let spec = StoredSpec::from_json(object.spec()).ok()?.spec;
-    let (claim, sub_path) = build::workspace_claim(&spec)?;
+    let Some((claim, sub_path)) = build::workspace_claim(&spec) else { return Some(None) };
     let job = PipelineJob::new(object.name_any(), spec);
     let parts = [sub_path.as_str(), job.folder()];
     let parts = parts.iter().flat_map(|part| part.split('/')).filter(|part| !["", "."].contains(part));
-    Some(Folder { namespace: object.namespace().unwrap_or_default(), claim, path: parts.collect::<Vec<_>>().join("/") })
+    let namespace = object.namespace().unwrap_or_default();
+    Some(Some(Folder { namespace, claim, path: parts.collect::<Vec<_>>().join("/") }))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use aho_corasick::{AhoCorasick, MatchKind};
-use tokenizers::{AddedToken, Model, Tokenizer};
+use tokenizers::{AddedToken, Model, ModelWrapper, Tokenizer};
 
 use crate::error::{ConversationError, SetupError};
 use crate::marks;
@@ -86,9 +86,7 @@ impl Vocabulary {
         let special = with_placeholders(&mut tokenizer, &special)?;
         let by_id = special.iter().enumerate().map(|(index, special)| (special.id, index)).collect();
         let [plain, normalized] = added;
-        // a model without a token for unknown characters may refuse this text
-        let unknown = tokenizer.get_model().tokenize(UNKNOWN_CHARACTER).unwrap_or_default();
-        let unknown = unknown.into_iter().map(|token| token.id).collect();
+        let unknown = unknown_ids(tokenizer.get_model());
         Ok(Vocabulary { tokenizer, special, by_id, unknown, added: [plain?, normalized?], shield })
     }
 
@@ -206,6 +204,20 @@ fn with_placeholders(tokenizer: &mut Tokenizer, special: &[(u32, &AddedToken)]) 
         Ok(Special { content: token.content.clone(), id, placeholder, placeholder_id })
     };
     special.iter().zip(placeholders).map(added).collect()
+}
+
+/// Returns the ids that a model gives to a character that it does not know.
+fn unknown_ids(model: &ModelWrapper) -> Vec<u32> {
+    // a model without a token for unknown characters may refuse this text
+    let tokens = model.tokenize(UNKNOWN_CHARACTER).unwrap_or_default();
+    // a model with tokens for bytes has encoded the character as bytes, but may lack the bytes of other characters
+    let named = match model {
+        ModelWrapper::BPE(model) => model.unk_token.as_deref(),
+        ModelWrapper::WordPiece(model) => Some(model.unk_token.as_str()),
+        ModelWrapper::WordLevel(model) => Some(model.unk_token.as_str()),
+        ModelWrapper::Unigram(_) => None,
+    };
+    tokens.into_iter().map(|token| token.id).chain(named.and_then(|token| model.token_to_id(token))).collect()
 }
 
 fn too_many() -> SetupError {

@@ -171,6 +171,7 @@ mod tests {
                 action: None,
                 message: String::new(),
                 failed_at: UnixMillis(at),
+                uncounted: false,
             };
             stored.begin_recovery(&failure, Recovery { failed_at: failure.failed_at, ..Recovery::default() });
             stored.state.last_failure = Some(failure);

@@ -128,6 +128,7 @@ pub(super) mod tests {
             action: None,
             message: "exited with code 137".into(),
             failed_at: UnixMillis(0),
+            uncounted: false,
         }
     }
 

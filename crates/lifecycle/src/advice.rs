@@ -118,6 +118,7 @@ mod tests {
             action: None,
             message: String::new(),
             failed_at: UnixMillis(0),
+            uncounted: false,
         }
     }
 

@@ -53,6 +53,9 @@ pub(crate) fn after_failure(
         RestartDecision::Fail(reason) => return finished(state, JobOutcome::Failed(reason)),
         RestartDecision::Restart { counted } => counted,
     };
+    if let Some(failure) = &mut state.last_failure {
+        failure.uncounted = failure.awaits_exit() && !counted;
+    }
     if !state.budget.try_consume(counted, observed.policy.restart.max_restarts) {
         return finished(state, JobOutcome::Failed(JobFailureReason::BudgetExhausted));
     }

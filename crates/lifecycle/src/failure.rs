@@ -37,6 +37,10 @@ pub struct AttemptFailure {
     /// The time of the stage's exit, or of the failure's detection.
     #[serde(rename = "at")]
     pub failed_at: UnixMillis,
+    /// Whether the restart after this failure did not count against the budget, although the exit was not observed yet.
+    /// The observed exit may change the decision.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub uncounted: bool,
 }
 
 /// The reason of an attempt's failure. The stored and displayed form is the variant's name.
@@ -149,6 +153,7 @@ impl AttemptFailure {
             action: None,
             message: message.into(),
             failed_at,
+            uncounted: false,
         }
     }
 
@@ -173,6 +178,7 @@ impl AttemptFailure {
                 .or_else(|| exit.message.clone())
                 .unwrap_or(default_message),
             failed_at: instance.since,
+            uncounted: false,
         }
     }
 }

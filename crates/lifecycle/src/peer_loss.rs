@@ -1,6 +1,8 @@
 //! Failures that the peers of a lost stage report. The peers detect the end of a process at once. The kubelet reports
 //! the exit status of the process up to several seconds later.
 
+use std::collections::BTreeSet;
+
 use crate::instance::StageInstance;
 use crate::observed::{LostInstance, Observed};
 use crate::policy::RestartDecision;
@@ -87,23 +89,24 @@ pub(crate) fn with_observed_exit(observed: &Observed) -> JobState {
         let instance = observed.instances.iter().find(|instance| is_of(known, instance))?;
         let exited = AttemptFailure::from_exit(state, instance, instance.exit()?);
         let failure = AttemptFailure { failed_at: known.failed_at, ..exited };
-        let conditions = &instance.pod_conditions;
-        let decision = |failure: &AttemptFailure| observed.policy.restart_decision(failure, conditions, state, false);
-        (!failure.awaits_exit()).then(|| (decision(known), decision(&failure), failure))
+        (!failure.awaits_exit()).then_some((instance, !known.uncounted, failure))
     };
-    let Some((before, now, failure)) = observed_exit() else { return state.clone() };
+    let Some((instance, was_counted, failure)) = observed_exit() else { return state.clone() };
     let mut after = state.clone();
-    let fails = match (before, now) {
-        (_, RestartDecision::Fail(reason)) => Some(reason),
-        (RestartDecision::Restart { counted: true }, RestartDecision::Restart { counted: false }) => {
+    // the decision must not take the replacement of this stage for an earlier failure, which was counted
+    let before_replacement = JobState { replaced_without_progress: BTreeSet::new(), ..state.clone() };
+    let decision = observed.policy.restart_decision(&failure, &instance.pod_conditions, &before_replacement, false);
+    let fails = match decision {
+        RestartDecision::Fail(reason) => Some(reason),
+        RestartDecision::Restart { counted: false } if was_counted => {
             after.budget.give_back();
             None
         }
-        (RestartDecision::Restart { counted: false }, RestartDecision::Restart { counted: true }) => {
+        RestartDecision::Restart { counted: true } if !was_counted => {
             let is_allowed = after.budget.try_count(observed.policy.restart.max_restarts);
             (!is_allowed).then_some(JobFailureReason::BudgetExhausted)
         }
-        _ => None,
+        RestartDecision::Restart { .. } => None,
     };
     if let Some(reason) = fails {
         after.attempt_phase = AttemptPhase::Finished(JobOutcome::Failed(reason));

@@ -38,9 +38,12 @@ pub(crate) fn follow(
 ) -> anyhow::Result<()> {
     let (sender, received) = channel();
     let mut readers: BTreeMap<String, JoinHandle<()>> = BTreeMap::new();
-    // The names of the pods whose log needs no further read: the pod had ended, or the job was over, before the last
-    // read began. Such a read returns the whole log. A pod on a lost node stays Running after the job is over.
+    // The names of the pods that had ended before the read of their log began. Such a read returns the whole log, so no
+    // further read is needed.
     let mut ended = BTreeSet::new();
+    // For each pod that was running although the job was over, the last line that was shown before the last read began.
+    // A pod on a lost node runs forever, so its log is read until a read returns no new line.
+    let mut last_reads: BTreeMap<String, Option<LinePosition>> = BTreeMap::new();
     loop {
         // get the job before the pods: if the job is over, the reads below return all lines
         let job = cluster::job(kubectl, name)?;
@@ -51,10 +54,13 @@ pub(crate) fn follow(
             if !pod.has_started || readers.contains_key(&pod.name) || ended.contains(&pod.name) {
                 continue;
             }
-            if is_over || !pod.is_running {
+            let last_shown = shown.get(&pod.name).copied();
+            if !pod.is_running {
                 ended.insert(pod.name.clone());
+            } else if is_over && last_reads.insert(pod.name.clone(), last_shown) == Some(last_shown) {
+                continue;
             }
-            let since = shown.get(&pod.name).copied().unwrap_or_default();
+            let since = last_shown.unwrap_or_default();
             readers.insert(pod.name.clone(), read(kubectl, pod, since, sender.clone())?);
         }
         let is_last = is_over && readers.is_empty();
@@ -123,26 +129,25 @@ esac"#;
         assert_eq!(String::from_utf8(out).unwrap(), "same time\nno time\n\u{fffd}\nlater\n");
     }
 
-    /// A shell script that replaces kubectl. The script knows a complete job with one pod on a lost node. A second read
-    /// of the pod's log returns another line.
+    /// A shell script that replaces kubectl. The script knows a complete job with one pod on a lost node, whose
+    /// connection breaks after the first line of the log. The script counts the requests for pods in the file `$0`, and
+    /// fails after ten of them.
     const LOST_NODE: &str = r#"
 case "$*" in
 "get pipelinejobs.stagecoach.dev"*) echo '{"metadata": {"name": "a"}, "status": {"phase": "Complete"}}' ;;
-"get pods"*) echo '{"items": [{"metadata": {"name": "a-0-1", "labels": {
-    "stagecoach.dev/stage": "0", "stagecoach.dev/attempt": "1"}}, "status": {"phase": "Running"}}]}' ;;
+"get pods"*) echo >> "$0"; [ "$(wc -l < "$0")" -le 10 ] || exit 1; echo '{"items": [{"metadata": {"name": "a-0-1",
+    "labels": {"stagecoach.dev/stage": "0", "stagecoach.dev/attempt": "1"}}, "status": {"phase": "Running"}}]}' ;;
 "logs a-0-1"*--since-time=1970-*) echo 2026-09-21T14:00:00.1Z first ;;
 "logs a-0-1"*) echo 2026-09-21T14:00:00.2Z second ;;
 esac"#;
 
     #[test]
-    fn a_pod_that_seems_to_run_after_the_job_is_over_is_read_once() {
-        let kubectl = Kubectl::new(OsStr::new("sh"), ["-c", LOST_NODE, "kubectl"].map(Into::into).into());
+    fn a_pod_that_seems_to_run_after_the_job_is_over_is_read_to_the_end_of_its_log() {
+        let requests = tempfile::NamedTempFile::new().unwrap();
+        let script = ["-c", LOST_NODE, requests.path().to_str().unwrap()];
+        let kubectl = Kubectl::new(OsStr::new("sh"), script.map(Into::into).into());
         let mut out = Vec::new();
-        let show = |_: JobPod, (_, text): (LinePosition, String)| {
-            assert_eq!(text, "first", "the log is read again");
-            text + "\n"
-        };
-        follow(&kubectl, "a", BTreeMap::new(), &show, &mut out).unwrap();
-        assert_eq!(String::from_utf8(out).unwrap(), "first\n");
+        follow(&kubectl, "a", BTreeMap::new(), &|_, (_, text)| text + "\n", &mut out).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "first\nsecond\n");
     }
 }

@@ -62,7 +62,8 @@ fn a_job_that_is_over_deleted_or_invalid_leaves_its_folder_to_the_next() {
         assert_eq!(folders.claim("old", false, |_| false), Ok(()));
         assert_eq!(waiting(&folders.apply("", &event)), ["young"]);
         let taken = folders.claim("young", false, |uid| uid == "old").unwrap_err();
-        assert!(taken.is_leaving && taken.message.starts_with("pods of the job old still use"), "{taken:?}");
+        let retry = Some(LEAVING_RETRY_DELAY);
+        assert!(taken.retry_delay == retry && taken.message.starts_with("pods of the job old still use"), "{taken:?}");
         assert_eq!(folders.claim("young", false, |_| false), Ok(()));
     }
 }
@@ -112,7 +113,8 @@ fn a_job_that_is_refused_another_folder_keeps_the_folder_in_which_its_pods_run()
         pass_leave_timeout(&folders);
         folders.clean_up();
         let taken = folders.claim("next", false, lives).unwrap_err();
-        assert!(taken.is_leaving && taken.message.contains("pods of the job moved"), "{taken:?}");
+        assert!(taken.message.contains("correct the spec of moved or delete moved"), "{taken:?}");
+        assert_eq!(taken.retry_delay, Some(WAITING_RETRY_DELAY));
     };
     assert_eq!(waiting(&folders.apply("", &moved(Some("second"), 2))), ["next"]);
     assert!(folders.claim("moved", false, lives).unwrap_err().message.contains("job holder"));
@@ -159,7 +161,7 @@ fn a_folder_is_free_after_its_pods_have_ended_or_its_job_has_taken_another() {
     for leave in ways {
         let folders = start();
         leave(&folders);
-        assert!(folders.claim("next", false, lives).unwrap_err().is_leaving);
+        assert_eq!(folders.claim("next", false, lives).unwrap_err().retry_delay, Some(LEAVING_RETRY_DELAY));
         pass_leave_timeout(&folders);
         assert_eq!(folders.claim("next", false, lives), Ok(()));
     }

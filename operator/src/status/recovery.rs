@@ -159,6 +159,7 @@ mod tests {
             action: None,
             message: "killed".into(),
             failed_at: UnixMillis(1000),
+            uncounted: false,
         }
     }
 

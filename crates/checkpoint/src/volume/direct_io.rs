@@ -62,6 +62,10 @@ impl OpenFile {
         OpenFile { buffered: file, direct: OnceLock::new() }
     }
 
+    fn file(&self, direct: bool) -> Option<&File> {
+        if direct { self.direct.get_or_init(|| self.open_direct()).as_ref() } else { Some(&self.buffered) }
+    }
+
     /// Opens the same file with `O_DIRECT`, even if its path now names another file.
     fn open_direct(&self) -> Option<File> {
         let path = format!("/proc/self/fd/{}", self.buffered.as_raw_fd());
@@ -71,8 +75,7 @@ impl OpenFile {
 
 impl Descriptor for OpenFile {
     fn write_at(&self, bytes: &[u8], offset: u64, direct: bool) -> io::Result<usize> {
-        let file = if direct { self.direct.get_or_init(|| self.open_direct()).as_ref() } else { Some(&self.buffered) };
-        file.ok_or(ErrorKind::InvalidInput)?.write_at(bytes, offset)
+        self.file(direct).ok_or(ErrorKind::InvalidInput)?.write_at(bytes, offset)
     }
 }
 
@@ -100,6 +103,7 @@ impl<F: Descriptor + Send + Sync + 'static> Sink for DirectFile<F> {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::os::unix::fs::MetadataExt;
     use std::sync::Mutex;
     use std::time::{Duration, Instant};
 
@@ -184,11 +188,11 @@ mod tests {
         let folder = tempfile::tempdir_in(".").unwrap();
         let file = OpenFile::new(File::create(folder.path().join("file")).unwrap());
         // a folder whose file system has no direct writes, such as an older tmpfs, shows nothing
-        let Some(direct) = file.open_direct() else { return };
-        let flags = |file: &File| rustix::fs::fcntl_getfl(file).unwrap();
-        assert!(flags(&direct).contains(OFlags::DIRECT) && !flags(&file.buffered).contains(OFlags::DIRECT));
-        let same = |file: &File| file.metadata().map(|found| std::os::unix::fs::MetadataExt::ino(&found)).unwrap();
-        assert_eq!(same(&direct), same(&file.buffered));
+        let (Some(direct), Some(buffered)) = (file.file(true), file.file(false)) else { return };
+        let is_direct = |file: &File| rustix::fs::fcntl_getfl(file).unwrap().contains(OFlags::DIRECT);
+        assert_eq!((is_direct(direct), is_direct(buffered)), (true, false));
+        let inode = |file: &File| MetadataExt::ino(&file.metadata().unwrap());
+        assert_eq!(inode(direct), inode(buffered));
     }
 
     /// A file whose writes have a latency.

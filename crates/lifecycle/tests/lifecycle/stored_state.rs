@@ -24,6 +24,7 @@ fn running() -> (JobState, Value) {
         action: Some("1F3".into()),
         message: "m".into(),
         failed_at: UnixMillis(9),
+        uncounted: false,
     };
     let state = JobState {
         attempt_phase: AttemptPhase::Running { not_before: UnixMillis(5), all_created: true },

@@ -59,12 +59,17 @@ fn a_rule_decides_whether_a_restart_counts_when_the_exit_is_reported_later() {
     // each case has the rule, the exit after the decision, and the counted restarts before and after the report
     let ignore_killed = r#"[{"action": "Ignore", "onReasons": ["Killed"]}]"#;
     let count_evicted = r#"[{"action": "Count", "onReasons": ["Evicted"]}]"#;
+    let ignore_disrupted = r#"[{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]"#;
     let evicted = || exited_by_external_cause(1, ExternalCause::Evicted);
+    // the kubelet writes the condition together with the exit
+    let pod_conditions = vec![("DisruptionTarget".to_owned(), "True".to_owned())];
     for (rules, exit, counted) in [
+        (ignore_disrupted, StageInstance { pod_conditions, ..exited(1, 137, 1009) }, [1, 0]),
         (ignore_killed, exited(1, 143, 1009), [0, 0]),
         (ignore_killed, exited(1, 1, 1009), [0, 1]),
         (count_evicted, evicted(), [1, 1]),
         ("[]", evicted(), [1, 0]),
+        ("[]", exited(1, 75, 1009), [1, 1]),
     ] {
         let mut observed = taken(Some(ready(1)));
         let rules = serde_json::from_str(rules).unwrap();

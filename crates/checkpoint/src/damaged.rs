@@ -7,7 +7,7 @@ use crate::volume::{Volume, ensure_dir, io_error_on, rename_idempotent, sync_dir
 /// Moves the damaged checkpoint `from` into `damaged/` under an unused name. Returns the new path.
 pub(crate) fn move_to_damaged(volume: &dyn Volume, from: &str, step: u64) -> Result<String, CheckpointError> {
     ensure_dir(volume, DAMAGED_DIR).map_err(io_error_on(volume, "create", DAMAGED_DIR))?;
-    let used = volume.list(DAMAGED_DIR).map_err(io_error_on(volume, "list", DAMAGED_DIR))?;
+    let used = volume.list(DAMAGED_DIR).map_err(io_error_on(volume, "set aside", from))?;
     let name = paths::step_dir_name(step);
     let mut names = std::iter::once(name.clone()).chain((2..).map(|again: u64| format!("{name}.{again}")));
     loop {

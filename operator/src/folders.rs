@@ -108,7 +108,7 @@ impl Folders {
         };
         let users = state.users.entry(folder.clone()).or_default();
         users.retain(|user| user.left.is_none() || !user.is_expired() && has_pods(&user.job.uid));
-        let holder = users.iter().min_by_key(|user| (user.left.is_none(), !user.accepted, user.created, &user.job.uid));
+        let holder = users.iter().min_by_key(|user| (user.precedence(), user.created, &user.job.uid));
         let taken = holder
             .filter(|holder| holder.job.uid != uid && !(runs && has_pods(uid)))
             .map(|holder| holder.folder_taken_error(&folder));
@@ -139,6 +139,16 @@ impl User {
     /// Whether the job was accepted with the folder and has taken no other folder since.
     fn has_folder(&self) -> bool {
         self.accepted && !matches!(self.left, Some(Departure::Since(_)))
+    }
+
+    /// Returns a smaller number for a job that takes precedence: the job that was accepted, then the jobs whose pods
+    /// still use the folder, then the jobs that wait.
+    fn precedence(&self) -> u8 {
+        match self.left {
+            None if self.accepted => 0,
+            Some(_) => 1,
+            None => 2,
+        }
     }
 
     fn folder_taken_error(&self, folder: &Folder) -> FolderTaken {
@@ -219,8 +229,12 @@ impl State {
                 None => current.as_ref() == Some(folder),
                 Some(left) => matches!(left, Departure::Waiting),
             };
-            let Some(own) = users.iter_mut().find(|user| user.job.uid == uid && is_left(user)) else { continue };
-            own.left = Some(Departure::Since(Instant::now()));
+            let Some(at) = users.iter().position(|user| user.job.uid == uid && is_left(user)) else { continue };
+            match users.get_mut(at) {
+                Some(own) if own.accepted => own.left = Some(Departure::Since(Instant::now())),
+                // a job that was never accepted with the folder has no pods in it
+                _ => drop(users.swap_remove(at)),
+            }
             waiting.extend(users.iter().filter(|user| user.left.is_none()).map(|user| user.job.clone()));
         }
         waiting

@@ -166,3 +166,20 @@ fn a_folder_is_free_after_its_pods_have_ended_or_its_job_has_taken_another() {
         assert_eq!(folders.claim("next", false, lives), Ok(()));
     }
 }
+
+/// The pods of the refused job are in another folder, and the pods of the holder may all have ended for a moment.
+#[test]
+fn a_refused_job_that_is_deleted_keeps_no_job_out_of_the_folder() {
+    let folders = Folders::default();
+    let lives = |uid: &str| uid == "moved";
+    folders.apply("", &Event::Apply(job("holder", 1, "shared", Value::Null)));
+    assert_eq!(folders.claim("holder", false, lives), Ok(()));
+    folders.apply("", &moved(Some("own"), 1));
+    assert_eq!(folders.claim("moved", true, lives), Ok(()));
+    folders.apply("", &moved(Some("shared"), 2));
+    assert!(folders.claim("moved", false, lives).unwrap_err().message.contains("job holder"));
+    folders.apply("", &Event::Delete(job("moved", 1, "shared", Value::Null)));
+    assert_eq!(folders.claim("holder", true, lives), Ok(()));
+    folders.apply("", &Event::Apply(job("next", 0, "shared", Value::Null)));
+    assert!(folders.claim("next", false, lives).unwrap_err().message.contains("the job holder has"));
+}

@@ -18,7 +18,6 @@ use stagecoach_api::{PipelineJob, StoredSpec};
 
 use crate::build::{self, JobReference};
 use crate::job::{self, FolderTaken, RawPipelineJob};
-use crate::requeue::{LEAVING_RETRY_DELAY, WAITING_RETRY_DELAY};
 use crate::sync::lock;
 
 /// The time for which the pods of a job that has left a folder keep other jobs out of the folder. On a dead node, such
@@ -42,18 +41,9 @@ struct User {
     created: Option<Timestamp>,
     /// Whether the job was accepted with this folder.
     accepted: bool,
-    /// `None` while the spec of the job names the folder.
-    left: Option<Departure>,
-}
-
-/// The way in which a job leaves a folder that its pods may still use.
-#[derive(Clone, Copy, Debug)]
-enum Departure {
-    /// The job waits for another folder, or its new spec is invalid. Its pods keep running in this folder. After a
-    /// restart, the operator no longer knows this folder, and only the fence protects the pods' checkpoints.
-    Waiting,
-    /// The job was deleted, has ended or took another folder at this time.
-    Since(Instant),
+    /// The time at which the job left the folder, because it was deleted, ended or took another folder; `None` until
+    /// then. The job's pods may still use the folder.
+    left: Option<Instant>,
 }
 
 /// The folders of all jobs that are not over.
@@ -63,9 +53,8 @@ pub(crate) struct Folders(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     users: HashMap<Folder, Vec<User>>,
-    /// The generation of each job's spec and the folder that the spec names, by job UID. The folder is `None` if the
-    /// spec names no claim. A job whose spec can't be read is absent.
-    of_job: HashMap<String, (i64, Option<Folder>)>,
+    /// The generation of each job's spec and the folder that the spec names, by job UID.
+    of_job: HashMap<String, (i64, Folder)>,
     /// The UIDs of the jobs in the list that is in progress, by watched namespace; `""` stands for all namespaces.
     listing: HashMap<String, HashSet<String>>,
 }
@@ -86,10 +75,11 @@ impl Folders {
             }
             Event::InitDone => {
                 let listed = state.listing.remove(watched).unwrap_or_default();
-                let is_watched = |folder: &Folder| watched.is_empty() || folder.namespace == watched;
-                let of_watch = state.users.iter().filter(|(folder, _)| is_watched(folder));
-                let uids = of_watch.flat_map(|(_, users)| users).map(|user| &user.job.uid);
-                let absent: HashSet<String> = uids.filter(|uid| !listed.contains(*uid)).cloned().collect();
+                let is_absent = |uid: &String, folder: &Folder| {
+                    (watched.is_empty() || folder.namespace == watched) && !listed.contains(uid)
+                };
+                let absent = state.of_job.iter().filter(|(uid, (_, folder))| is_absent(uid, folder));
+                let absent: Vec<String> = absent.map(|(uid, _)| uid.clone()).collect();
                 absent.iter().flat_map(|uid| state.leave(uid)).collect()
             }
             Event::Apply(object) => state.update(object),
@@ -98,25 +88,17 @@ impl Folders {
     }
 
     /// Gives the job its folder, unless another job holds the folder. A job that `runs` keeps the folder in which it
-    /// runs, while it has a living pod. `has_pods` returns whether the job with the given UID has a living pod.
+    /// runs. `has_pods` returns whether the job with the given UID has a living pod.
     pub(crate) fn claim(&self, uid: &str, runs: bool, has_pods: impl Fn(&str) -> bool) -> Result<(), FolderTaken> {
         let mut state = lock(&self.0);
-        let Some((_, named)) = state.of_job.get(uid).cloned() else { return Ok(()) };
-        let Some(folder) = named else {
-            state.take(uid, None);
-            return Ok(());
-        };
+        let Some((_, folder)) = state.of_job.get(uid).cloned() else { return Ok(()) };
         let users = state.users.entry(folder.clone()).or_default();
-        users.retain(|user| user.left.is_none() || !user.is_expired() && has_pods(&user.job.uid));
-        let holder = users.iter().min_by_key(|user| (user.precedence(), user.created, &user.job.uid));
-        let taken = holder
-            .filter(|holder| holder.job.uid != uid && !(runs && has_pods(uid)))
-            .map(|holder| holder.folder_taken_error(&folder));
+        users.retain(|user| user.left.is_none_or(|left| left.elapsed() < LEAVE_TIMEOUT && has_pods(&user.job.uid)));
+        let holder = users.iter().min_by_key(|user| (user.left.is_none(), !user.accepted, user.created, &user.job.uid));
+        let taken =
+            holder.filter(|holder| holder.job.uid != uid && !runs).map(|holder| holder.folder_taken_error(&folder));
         if let Some(own) = users.iter_mut().find(|user| user.job.uid == uid) {
             own.accepted = taken.is_none();
-        }
-        if taken.is_none() {
-            state.take(uid, Some(&folder));
         }
         taken.map_or(Ok(()), Err)
     }
@@ -124,57 +106,29 @@ impl Folders {
     /// Removes the expired entries of jobs that have left their folder.
     pub(crate) fn clean_up(&self) {
         lock(&self.0).users.retain(|_, users| {
-            users.retain(|user| !user.is_expired());
+            users.retain(|user| user.left.is_none_or(|left| left.elapsed() < LEAVE_TIMEOUT));
             !users.is_empty()
         });
     }
 }
 
 impl User {
-    /// Whether the pods of a job that has left the folder no longer keep other jobs out of it.
-    fn is_expired(&self) -> bool {
-        matches!(self.left, Some(Departure::Since(left)) if left.elapsed() >= LEAVE_TIMEOUT)
-    }
-
-    /// Whether the job was accepted with the folder and has taken no other folder since.
-    fn has_folder(&self) -> bool {
-        self.accepted && !matches!(self.left, Some(Departure::Since(_)))
-    }
-
-    /// Returns a smaller number for a job that takes precedence: the job that was accepted, then the jobs whose pods
-    /// still use the folder, then the jobs that wait.
-    fn precedence(&self) -> u8 {
-        match self.left {
-            None if self.accepted => 0,
-            Some(_) => 1,
-            None => 2,
-        }
-    }
-
     fn folder_taken_error(&self, folder: &Folder) -> FolderTaken {
         let (name, Folder { claim, path, .. }) = (&self.job.name, folder);
         let path = path.escape_debug();
-        let message = match self.left {
-            Some(Departure::Since(_)) => format!(
+        let is_leaving = self.left.is_some();
+        let message = match is_leaving {
+            true => format!(
                 "pods of the job {name} still use the folder \"{path}\" of claim {claim}, which this job also uses: \
                  this job starts when these pods have ended"
             ),
-            Some(Departure::Waiting) => format!(
-                "pods of the job {name} still use the folder \"{path}\" of claim {claim}, which this job also uses, \
-                 because {name} can't have the folder that its spec now names: correct the spec of {name} or delete \
-                 {name}; this job starts when these pods have ended"
-            ),
-            None => format!(
+            false => format!(
                 "the job {name} has the folder \"{path}\" of claim {claim}, and two jobs in one folder would take \
                  the folder from each other: give this job its own folder with spec.storage.path, or delete {name}; \
                  this job starts when {name} has ended or is deleted"
             ),
         };
-        let retry_delay = self.left.map(|departure| match departure {
-            Departure::Since(_) => LEAVING_RETRY_DELAY,
-            Departure::Waiting => WAITING_RETRY_DELAY,
-        });
-        FolderTaken { message, retry_delay }
+        FolderTaken { message, is_leaving }
     }
 }
 
@@ -183,25 +137,21 @@ impl State {
     fn update(&mut self, object: &RawPipelineJob) -> Vec<JobReference> {
         let uid = object.uid().unwrap_or_default();
         let generation = object.metadata.generation.unwrap_or_default();
+        let known = self.of_job.get(&uid).filter(|(of, _)| *of == generation).map(|(_, folder)| folder.clone());
         let status = FolderStatus::of(object);
-        if !status.may_run(object) {
-            return self.leave(&uid);
-        }
-        let before = self.of_job.get(&uid).cloned();
-        let known = before.as_ref().filter(|(of, _)| *of == generation).map(|(_, named)| named.clone());
-        let named = known.or_else(|| named_folder(object));
-        let is_same = before.and_then(|(_, folder)| folder) == named.clone().flatten();
-        let waiting = if is_same { Vec::new() } else { self.change(&uid) };
-        match &named {
-            Some(named) => self.of_job.insert(uid.clone(), (generation, named.clone())),
-            None => self.of_job.remove(&uid),
+        let folder = match status.may_run(object) {
+            true => known.or_else(|| folder_of(object)),
+            false => None,
         };
-        let Some(folder) = named.flatten() else { return waiting };
+        let before = self.of_job.get(&uid).map(|(_, folder)| folder);
+        let waiting = if before == folder.as_ref() { Vec::new() } else { self.leave(&uid) };
+        let Some(folder) = folder else { return waiting };
+        self.of_job.insert(uid.clone(), (generation, folder.clone()));
         let namespace = folder.namespace.clone();
         let users = self.users.entry(folder).or_default();
         let own = users.iter().position(|user| user.job.uid == uid).map(|at| users.swap_remove(at));
         users.push(User {
-            accepted: own.is_some_and(|own| own.has_folder()) || status.is_accepted(generation),
+            accepted: own.is_some_and(|own| own.accepted && own.left.is_none()) || status.is_accepted(generation),
             job: JobReference { name: object.name_any(), namespace, uid },
             created: object.metadata.creation_timestamp.as_ref().map(|time| time.0),
             left: None,
@@ -209,44 +159,12 @@ impl State {
         waiting
     }
 
-    /// Records that the spec of a job no longer names the job's folder. The job keeps this folder for its pods until it
-    /// takes another folder. Returns the other jobs of the folder.
-    fn change(&mut self, uid: &str) -> Vec<JobReference> {
-        let before = self.of_job.remove(uid).and_then(|(_, folder)| folder);
-        let Some(users) = before.and_then(|folder| self.users.get_mut(&folder)) else { return Vec::new() };
-        // a job that was never accepted with the folder has no pods in it
-        users.retain(|user| user.job.uid != uid || user.has_folder());
-        users.iter_mut().filter(|user| user.job.uid == uid).for_each(|user| user.left = Some(Departure::Waiting));
-        users.iter().filter(|user| user.left.is_none()).map(|user| user.job.clone()).collect()
-    }
-
-    /// Records that a job was deleted or has ended. Returns the other jobs of its folders.
+    /// Records that a job has left its folder. Returns the other jobs of that folder.
     fn leave(&mut self, uid: &str) -> Vec<JobReference> {
-        let current = self.of_job.remove(uid).and_then(|(_, folder)| folder);
-        let mut waiting = Vec::new();
-        for (folder, users) in &mut self.users {
-            let is_left = |user: &User| match user.left {
-                None => current.as_ref() == Some(folder),
-                Some(left) => matches!(left, Departure::Waiting),
-            };
-            let Some(at) = users.iter().position(|user| user.job.uid == uid && is_left(user)) else { continue };
-            match users.get_mut(at) {
-                Some(own) if own.accepted => own.left = Some(Departure::Since(Instant::now())),
-                // a job that was never accepted with the folder has no pods in it
-                _ => drop(users.swap_remove(at)),
-            }
-            waiting.extend(users.iter().filter(|user| user.left.is_none()).map(|user| user.job.clone()));
-        }
-        waiting
-    }
-
-    /// Records that a job takes its folder; `None` stands for a job without a folder. The job leaves the other folders
-    /// that it had.
-    fn take(&mut self, uid: &str, taken: Option<&Folder>) {
-        let others = self.users.iter_mut().filter(|(folder, _)| taken != Some(*folder)).flat_map(|(_, users)| users);
-        for user in others.filter(|user| user.job.uid == uid && matches!(user.left, Some(Departure::Waiting))) {
-            user.left = Some(Departure::Since(Instant::now()));
-        }
+        let Some((_, folder)) = self.of_job.remove(uid) else { return Vec::new() };
+        let users = self.users.get_mut(&folder).map_or(&mut [][..], Vec::as_mut_slice);
+        users.iter_mut().filter(|user| user.job.uid == uid).for_each(|user| user.left = Some(Instant::now()));
+        users.iter().filter(|user| user.left.is_none()).map(|user| user.job.clone()).collect()
     }
 }
 
@@ -284,17 +202,95 @@ impl FolderStatus {
     }
 }
 
-/// Returns the folder that the spec names, which is `None` if the folder is not on a PersistentVolumeClaim. Returns
-/// `None` for a spec that can't be read.
-fn named_folder(object: &RawPipelineJob) -> Option<Option<Folder>> {
+/// Returns the folder that the spec names; `None` if the spec can't be read or the folder is not on a
+/// PersistentVolumeClaim.
+fn folder_of(object: &RawPipelineJob) -> Option<Folder> {
     let spec = StoredSpec::from_json(object.spec()).ok()?.spec;
-    let Some((claim, sub_path)) = build::workspace_claim(&spec) else { return Some(None) };
+    let (claim, sub_path) = build::workspace_claim(&spec)?;
     let job = PipelineJob::new(object.name_any(), spec);
     let parts = [sub_path.as_str(), job.folder()];
     let parts = parts.iter().flat_map(|part| part.split('/')).filter(|part| !["", "."].contains(part));
-    let namespace = object.namespace().unwrap_or_default();
-    Some(Some(Folder { namespace, claim, path: parts.collect::<Vec<_>>().join("/") }))
+    Some(Folder { namespace: object.namespace().unwrap_or_default(), claim, path: parts.collect::<Vec<_>>().join("/") })
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// Returns a job that the cluster created at `second`.
+    fn job(name: &str, second: u32, path: &str, status: Value) -> RawPipelineJob {
+        let created = format!("2026-01-01T00:00:{second:02}Z");
+        let metadata =
+            json!({"name": name, "namespace": "ml", "uid": name, "generation": 1, "creationTimestamp": created});
+        let claim = json!({"claimName": "training"});
+        let spec = json!({"stages": 2, "storage": {"persistentVolumeClaim": claim, "path": path}});
+        serde_json::from_value(json!({"metadata": metadata, "spec": spec, "status": status})).unwrap()
+    }
+
+    fn waiting(names: &[JobReference]) -> Vec<&str> {
+        names.iter().map(|job| job.name.as_str()).collect()
+    }
+
+    fn accepted(status: &str, reason: &str) -> Value {
+        let condition = json!({"type": "Accepted", "status": status, "reason": reason, "message": "m"});
+        json!({"observedGeneration": 1, "conditions": [condition]})
+    }
+
+    #[test]
+    fn the_accepted_job_has_the_folder_else_the_oldest() {
+        let folders = Folders::default();
+        let no_pods = |_: &str| false;
+        let claim = |name: &str| folders.claim(name, false, no_pods).map_err(|taken| taken.message);
+        folders.apply("", &Event::Apply(job("young", 2, "./shared//", Value::Null)));
+        folders.apply("", &Event::Apply(job("old", 1, "shared", Value::Null)));
+        folders.apply("", &Event::Apply(job("apart", 1, "shared/own", Value::Null)));
+        assert!(claim("young").unwrap_err().starts_with("the job old has the folder \"shared\" of claim training"));
+        assert_eq!((claim("old"), claim("apart"), claim("unknown")), (Ok(()), Ok(()), Ok(())));
+        folders.apply("", &Event::Apply(job("older", 0, "shared", Value::Null)));
+        assert!(claim("older").unwrap_err().contains("job old "), "an accepted job keeps its folder");
+        // after a restart, the operator knows only the statuses of the jobs
+        let folders = Folders::default();
+        folders.apply("", &Event::Apply(job("older", 0, "shared", accepted("False", "FolderTaken"))));
+        folders.apply("", &Event::Apply(job("old", 1, "shared", accepted("True", "Valid"))));
+        assert!(folders.claim("older", false, no_pods).is_err());
+        assert_eq!(folders.claim("old", false, no_pods), Ok(()));
+        // a running job keeps the folder in which it runs
+        assert_eq!(folders.claim("older", true, no_pods), Ok(()));
+    }
+
+    #[test]
+    fn a_job_that_is_over_deleted_or_invalid_leaves_its_folder_to_the_next() {
+        let over = job("old", 1, "shared", json!({"phase": "Failed"}));
+        let mut deleted = job("old", 1, "shared", Value::Null);
+        deleted.metadata.deletion_timestamp.clone_from(&deleted.metadata.creation_timestamp);
+        let gone = [
+            Event::Apply(over),
+            Event::Apply(deleted),
+            Event::Apply(job("old", 1, "shared", accepted("False", "InvalidSpec"))),
+            Event::Delete(job("old", 1, "shared", Value::Null)),
+        ];
+        for event in gone {
+            let folders = Folders::default();
+            folders.apply("", &Event::Apply(job("old", 1, "shared", Value::Null)));
+            folders.apply("", &Event::Apply(job("young", 2, "shared", Value::Null)));
+            assert_eq!(folders.claim("old", false, |_| false), Ok(()));
+            assert_eq!(waiting(&folders.apply("", &event)), ["young"]);
+            let taken = folders.claim("young", false, |uid| uid == "old").unwrap_err();
+            assert!(taken.is_leaving && taken.message.starts_with("pods of the job old still use"), "{taken:?}");
+            assert_eq!(folders.claim("young", false, |_| false), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_job_that_a_new_list_lacks_has_left() {
+        let folders = Folders::default();
+        folders.apply("ml", &Event::Apply(job("old", 1, "shared", Value::Null)));
+        folders.apply("ml", &Event::Init);
+        folders.apply("ml", &Event::InitApply(job("young", 2, "shared", Value::Null)));
+        assert!(folders.claim("young", false, |_| false).is_err(), "the list is not complete");
+        assert_eq!(waiting(&folders.apply("ml", &Event::InitDone)), ["young"]);
+        assert_eq!(folders.claim("young", false, |_| false), Ok(()));
+    }
+}

@@ -20,7 +20,7 @@ use crate::reconcile_cache::{
     cache_all_created, cache_rejections, cache_repairs, contested_objects, restore_cached_state, update_recovery,
 };
 use crate::rejection::{CreationResults, Rejections};
-use crate::requeue::{SPARE_STATUS_RETRY_DELAY, requeue_delay};
+use crate::requeue::{LEAVING_RETRY_DELAY, SPARE_STATUS_RETRY_DELAY, requeue_delay};
 use crate::status::{self, StatusInputs, StatusUpdate};
 use crate::status_writer::{persist_status, publish_events, write_not_accepted};
 use crate::ttl::{delete_job, remaining_ttl};
@@ -59,11 +59,10 @@ async fn reconcile_job(object: &RawPipelineJob, context: &Context) -> Result<Act
         Ok(job) => reconcile_valid_job(object, job, &clients, context).await,
         Err(invalid) => {
             write_not_accepted(object, &clients, context, &invalid).await?;
-            let retry_delay = match invalid {
-                InvalidJob::Folder(taken) => taken.retry_delay,
-                _ => None,
-            };
-            Ok(retry_delay.map_or_else(Action::await_change, Action::requeue))
+            Ok(match invalid {
+                InvalidJob::Folder(taken) if taken.is_leaving => Action::requeue(LEAVING_RETRY_DELAY),
+                _ => Action::await_change(),
+            })
         }
     }
 }

@@ -13,11 +13,8 @@ const RESYNC_INTERVAL: Duration = Duration::from_secs(300);
 pub(crate) const FOLLOW_UP_DELAY: Duration = Duration::from_millis(50);
 /// The retry delay while a pod that was created as a spare has not reported whether it is a stage.
 pub(crate) const SPARE_STATUS_RETRY_DELAY: Duration = Duration::from_millis(200);
-/// The retry delay of a job whose folder still has pods of a job that has left the folder.
+/// The retry delay of a job whose folder still has pods of another job.
 pub(crate) const LEAVING_RETRY_DELAY: Duration = Duration::from_secs(1);
-/// The retry delay of a job whose folder has pods of a job that can't have the folder that its spec names. Such pods
-/// run until a user acts.
-pub(crate) const WAITING_RETRY_DELAY: Duration = Duration::from_secs(15);
 /// The delay until the operator reads again a missing Workload that another controller creates.
 pub(crate) const PREBUILT_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// The retry delay while the first list of the Workloads is on its way.

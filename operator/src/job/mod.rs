@@ -4,7 +4,6 @@
 mod raw;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use kube::{Resource, ResourceExt};
 use serde::Deserialize;
@@ -66,8 +65,8 @@ pub(crate) struct Grant {
 pub(crate) struct FolderTaken {
     /// A sentence that names the other job.
     pub message: String,
-    /// The delay until the operator tries again, if only pods of the other job still use the folder.
-    pub retry_delay: Option<Duration>,
+    /// Whether the other job has left the folder, and only its pods still use the folder.
+    pub is_leaving: bool,
 }
 
 /// The reason why a job can't be reconciled.

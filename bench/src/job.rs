@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use serde_json::Value;
+use stagecoach_tests::fixture::records;
 use stagecoach_tests::{Launched, stagecoach, until_within};
 
 use crate::machine::memory;
@@ -129,11 +130,12 @@ spec:
 
     /// Returns the lines of the job's metrics.
     pub(crate) fn metrics(&self, folder: &Path) -> Vec<Value> {
-        json_lines(&folder.join(self.name).join("metrics.jsonl"))
+        records(&folder.join(self.name))
     }
 }
 
-/// Returns the complete lines of a file of JSON lines, such as the metrics of a job. A missing file has no lines.
+/// Returns the complete lines of a file of JSON lines that a running job writes, such as its metrics. A missing file has
+/// no lines yet.
 pub(crate) fn json_lines(file: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);

@@ -32,6 +32,12 @@ pub fn run(arguments: &[&str]) -> (Option<i32>, String) {
     run_command(Command::new(stagecoach()).args(arguments))
 }
 
+/// Like [`run`], but returns only stderr, to which a refused command writes its error.
+pub fn refusal(arguments: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(stagecoach()).args(arguments).output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
 /// Like [`run`], with the command `command`.
 pub fn run_command(command: &mut Command) -> (Option<i32>, String) {
     let output = command.output().unwrap();

@@ -26,8 +26,8 @@ pub use hashes::Hashes;
 pub use in_process::{InProcessStage, TIMEOUT, in_process_group};
 pub use job::TestJob;
 pub use launched::{
-    Launched, Outcome, checkpoints, entrypoint, fences, only_child, recorded_state, run, run_command, saved, says,
-    signal, stagecoach, stages,
+    Launched, Outcome, checkpoints, entrypoint, fences, only_child, recorded_state, refusal, run, run_command, saved,
+    says, signal, stagecoach, stages,
 };
 pub use stagecoach_test_wait::{Deadline, is_gone, spawn, until, until_within};
 pub use undisturbed::{ends_undisturbed, undisturbed};

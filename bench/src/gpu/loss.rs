@@ -3,9 +3,9 @@
 
 use serde_json::{Value, json};
 use stagecoach_tests::TestJob;
+use stagecoach_tests::fixture::records;
 
 use super::gpu_run::GpuRun;
-use crate::job::json_lines;
 use crate::stats::line;
 
 const STEPS: u64 = 40;
@@ -36,7 +36,7 @@ fn losses(run: &GpuRun, precision: &'static str, device: &'static str) -> Vec<f6
     let own = run.workspace(&format!("loss-{number}"));
     let job = TestJob { name: "loss".into(), stages: 1, precision, device, steps: STEPS, ..TestJob::default() };
     run.finish(run.launch(&own, &job), &own, 120);
-    json_lines(&own.join("loss/metrics.jsonl")).iter().map(|line| line["loss"].as_f64().unwrap()).collect()
+    records(&own.join("loss")).iter().map(|line| line["loss"].as_f64().unwrap()).collect()
 }
 
 /// Returns the largest difference between the losses of one step, relative to `expected`.

@@ -4,10 +4,10 @@
 use std::time::Instant;
 
 use serde_json::{Value, json};
+use stagecoach_tests::fixture::records;
 
 use super::gpu_run::{GpuRun, measured_or_failure};
 use super::model::{GpuBenchModel, JobLayout, MODELS};
-use crate::job::json_lines;
 use crate::stats::{line, median};
 
 /// The number of steps before the timed steps.
@@ -77,7 +77,7 @@ pub(super) fn train(run: &GpuRun, model: &GpuBenchModel, layout: &JobLayout) -> 
     let launched = run.launch_file(workspace, &file, &name, &environment);
     run.finish(launched, workspace, 150);
     let seconds = started.elapsed().as_secs_f64();
-    let metrics = json_lines(&workspace.join(&name).join("metrics.jsonl"));
+    let metrics = records(&workspace.join(&name));
     std::fs::remove_dir_all(workspace.join(&name)).unwrap();
     TrainedJob { metrics, seconds }
 }

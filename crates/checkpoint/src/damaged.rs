@@ -1,5 +1,7 @@
 //! Moves damaged checkpoints into the folder `damaged/`, and defines the names that they have during the move.
 
+use std::io::ErrorKind;
+
 use crate::error::CheckpointError;
 use crate::paths::{self, DAMAGED_DIR};
 use crate::volume::{Volume, ensure_dir, io_error_on, rename_idempotent, sync_dir, target_exists};
@@ -8,22 +10,24 @@ use crate::volume::{Volume, ensure_dir, io_error_on, rename_idempotent, sync_dir
 pub(crate) fn move_to_damaged(volume: &dyn Volume, from: &str, step: u64) -> Result<String, CheckpointError> {
     ensure_dir(volume, DAMAGED_DIR).map_err(io_error_on(volume, "create", DAMAGED_DIR))?;
     let used = volume.list(DAMAGED_DIR).map_err(io_error_on(volume, "set aside", from))?;
-    let name = paths::step_dir_name(step);
-    let mut names = std::iter::once(name.clone()).chain((2..).map(|again: u64| format!("{name}.{again}")));
-    loop {
+    let mut name = paths::step_dir_name(step);
+    for again in 2.. {
         // the rename must not find another damaged checkpoint of this step: if `from` is gone because the group has lost
         // the fence, the rename would take that checkpoint for the result of an earlier, repeated call
-        let unused = names.by_ref().find(|name| used.iter().all(|entry| entry.name != *name)).unwrap_or_default();
-        let to = format!("{DAMAGED_DIR}/{unused}");
-        match rename_idempotent(volume, from, &to) {
-            Err(e) if target_exists(&e) => {}
+        let moved = match used.iter().any(|entry| entry.name == name) {
+            true => Err(ErrorKind::AlreadyExists.into()),
+            false => rename_idempotent(volume, from, &format!("{DAMAGED_DIR}/{name}")),
+        };
+        match moved {
+            Err(e) if target_exists(&e) => name = format!("{}.{again}", paths::step_dir_name(step)),
             moved => {
                 moved.map_err(io_error_on(volume, "set aside", from))?;
-                sync_dir(volume, DAMAGED_DIR)?;
-                return Ok(to);
+                break;
             }
         }
     }
+    sync_dir(volume, DAMAGED_DIR)?;
+    Ok(format!("{DAMAGED_DIR}/{name}"))
 }
 
 /// Returns the name that a damaged checkpoint has in a fence's folder while a group moves the checkpoint to `damaged/`.

@@ -48,14 +48,12 @@ pub(crate) fn after_failure(
         observed.enough_replicas_train(),
     );
     state.last_deterministic_failure = failure.deterministic_signature().or(state.last_deterministic_failure.take());
-    state.last_failure = Some(failure);
+    let uncounted = failure.awaits_exit() && decision == RestartDecision::Restart { counted: false };
+    state.last_failure = Some(AttemptFailure { uncounted, ..failure });
     let counted = match decision {
         RestartDecision::Fail(reason) => return finished(state, JobOutcome::Failed(reason)),
         RestartDecision::Restart { counted } => counted,
     };
-    if let Some(failure) = &mut state.last_failure {
-        failure.uncounted = failure.awaits_exit() && !counted;
-    }
     if !state.budget.try_consume(counted, observed.policy.restart.max_restarts) {
         return finished(state, JobOutcome::Failed(JobFailureReason::BudgetExhausted));
     }

@@ -115,7 +115,7 @@ mod tests {
         fs::write(model.join("config.json"), "{}").unwrap();
         fs::write(model.join(GENERATION_CONFIG_FILE), "{}").unwrap();
         assert_eq!(config.generation_config().unwrap(), Some(b"{}".to_vec()));
-        // a folder in the place of the file can't be read
+        // a folder with the name of the file can't be read as a file
         let record = config.folder().join(INITIAL_MODEL);
         fs::create_dir_all(&record).unwrap();
         let error = config.generation_config().unwrap_err().to_string();

@@ -193,7 +193,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let error = || RunRecord::open(folder.path()).unwrap_err().to_string();
         assert!(error().contains("has neither a checkpoint nor resolved-job.yaml"), "{}", error());
-        // a folder in the place of the file can't be read
+        // a folder with the name of the file can't be read as a file
         std::fs::create_dir(JobFolder::resolved_job_in(folder.path())).unwrap();
         assert!(error().starts_with("could not read the job "), "{}", error());
     }

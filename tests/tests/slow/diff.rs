@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use safetensors::{Dtype, SafeTensors};
 use stagecoach_tests::fixture::{copy, records};
 use stagecoach_tests::{Launched, TestJob, corpus, each, run, text};
 
@@ -34,6 +35,9 @@ fn the_tensors_of_a_step_are_the_same_over_any_stages() {
         };
         let file = dump("1", &["*"]);
         assert!(std::fs::read(&file).unwrap() == std::fs::read(dump("3", &["*"])).unwrap(), "{name}");
+        let bytes = std::fs::read(&file).unwrap();
+        let dumped = SafeTensors::deserialize(&bytes).unwrap();
+        assert!(dumped.iter().all(|(_, view)| view.dtype() == Dtype::F32), "{name}");
         let all = file_tensors(&file);
         // two tensors for each of the four layers and the norm, and two for each weight of the checkpoint
         let weights = all.keys().filter(|name| name.ends_with("weight.value")).count();

@@ -294,7 +294,7 @@ fn weights_that_their_config_does_not_describe_are_refused_everywhere() {
         for arguments in
             [&["generate", folder, "--prompt", "a"][..], &["checkpoint", "import", "--from", folder, imported]]
         {
-            let (code, printed) = stagecoach_tests::run(arguments);
+            let (code, printed) = stagecoach_tests::refusal(arguments);
             assert!(code != Some(0) && printed.contains(words), "no {words:?} in {printed}");
         }
     }

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 use stagecoach_tests::fixture::records;
-use stagecoach_tests::{Launched, TestJob, corpus, run, signal, spawn, stagecoach, text, until};
+use stagecoach_tests::{Launched, TestJob, corpus, refusal, signal, spawn, stagecoach, text, until};
 
 /// Starts `stagecoach tensorboard --follow`, which writes the metrics of `job` as event files to `events`.
 fn follow(job: &Path, events: &Path) -> Child {
@@ -28,7 +28,7 @@ fn losses(job: &Path) -> Vec<(u64, f64)> {
 fn a_folder_without_metrics_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let [job, events] = ["nowhere", "events"].map(|name| folder.path().join(name));
-    let (code, reported) = run(&["tensorboard", text(&job), "--to", text(&events)]);
+    let (code, reported) = refusal(&["tensorboard", text(&job), "--to", text(&events)]);
     assert!(
         code != Some(0) && reported.contains("nowhere/metrics.jsonl does not exist: expected a job's folder"),
         "{reported}"

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use stagecoach_api::job::TOKEN_CACHE;
-use stagecoach_tests::{TestJob, corpus, run_command, stagecoach, text};
+use stagecoach_tests::{TestJob, corpus, refusal, run_command, stagecoach, text};
 
 /// Writes `yaml` as the job file of `workspace`, and runs it. Returns the exit code and the whole output.
 fn run(workspace: &Path, yaml: &str, env: &[(&str, &str)]) -> (Option<i32>, String) {
@@ -158,7 +158,7 @@ fn a_corpus_that_cannot_be_used_names_the_file() {
 
 #[test]
 fn a_missing_job_file_is_named() {
-    let (code, printed) = stagecoach_tests::run(&["run", "nowhere/job.yaml"]);
+    let (code, printed) = refusal(&["run", "nowhere/job.yaml"]);
     assert!(code == Some(78) && printed.contains("nowhere/job.yaml"), "{printed}");
 }
 
@@ -169,7 +169,7 @@ fn a_workspace_that_is_no_folder_is_named_and_not_created() {
     std::fs::write(&file, TestJob::default().yaml()).unwrap();
     let misspelt = workspace.path().join("workspcae");
     for folder in [&file, &file.join("w"), &misspelt] {
-        let (code, printed) = stagecoach_tests::run(&["run", text(&file), "--workspace", text(folder)]);
+        let (code, printed) = refusal(&["run", text(&file), "--workspace", text(folder)]);
         assert_eq!(code, Some(78));
         assert!(printed.contains(&format!("{} is not a folder", folder.display())), "{printed}");
     }

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 use stagecoach_test_hub::{File, Hub};
 use stagecoach_tests::fixture::{copy, records};
-use stagecoach_tests::{Launched, TestJob, corpus, hugging_face, run, run_command, spawn, stagecoach, text};
+use stagecoach_tests::{Launched, TestJob, corpus, hugging_face, refusal, run, run_command, spawn, stagecoach, text};
 
 fn succeeds(arguments: &[&str]) -> String {
     // with one thread for each core, the threads of `generate` would spin at every barrier while other tests compute
@@ -166,7 +166,7 @@ fn a_corpus_is_tokenised_ahead_and_a_model_writes() {
     assert_eq!(format!("ka{}\n", lines[1]["completion"].as_str().unwrap()), generate("1"));
     assert_eq!(lines[1]["finishReason"], "length");
     std::fs::write(&prompts, "{\"prompt\": \"lo\"}\n{\"text\": \"ka\"}\n").unwrap();
-    let (_, printed) = run(&["generate", text(&model), "--prompts", text(&prompts)]);
+    let (_, printed) = refusal(&["generate", text(&model), "--prompts", text(&prompts)]);
     let expected =
         "prompts.jsonl, line 2 is no prompt: it has neither prompt nor messages: expected {\"prompt\": \"...\"}";
     assert!(printed.contains(expected), "{printed}");
@@ -341,7 +341,7 @@ fn a_plan_knows_the_vocabulary_of_the_tokenizers_file() {
     assert_eq!(plan(&file, &[]), plan(&trained, &[]));
     assert_ne!(plan(&file, &[]), plan(&file, &["--set", "model.llama.vocabSize=40000"]));
     std::fs::remove_file(workspace.join("tokenizer.json")).unwrap();
-    let (code, printed) = run(&["plan", text(&file), "--workspace", text(workspace)]);
+    let (code, printed) = refusal(&["plan", text(&file), "--workspace", text(workspace)]);
     assert!(code == Some(78) && printed.contains("there is no such file"), "{printed}");
 }
 
@@ -360,7 +360,7 @@ fn a_plan_over_unequal_stages_gives_the_slow_one_less() {
         ("1,1", "--speeds has 2 numbers and the job 3 stages: give one number a stage, as in 1,1,1"),
         ("1,0,1", "--speeds: the speed of stage 1 is 0: it has to be a finite number above zero"),
     ] {
-        let (code, printed) = run(&["plan", text(&file), "--speeds", speeds]);
+        let (code, printed) = refusal(&["plan", text(&file), "--speeds", speeds]);
         assert!(code == Some(78) && printed.contains(expected), "{printed}");
     }
 }
@@ -381,6 +381,6 @@ fn the_best_schedule_of_a_job_is_found_and_can_be_taken_along() {
     assert_eq!(stages(&printed), stages(&again));
     let set = ["pipeline.schedule={type: ZBVZeroBubble}", "pipeline.virtualStages=2", "model.llama.numHiddenLayers=6"];
     let set: Vec<&str> = set.into_iter().flat_map(|field| ["--set", field]).collect();
-    let (_, printed) = run(&[&["plan", text(&file), "--optimal"], set.as_slice()].concat());
+    let (_, printed) = refusal(&[&["plan", text(&file), "--optimal"], set.as_slice()].concat());
     assert!(printed.contains("--optimal searches among schedules with one chunk a stage"), "{printed}");
 }

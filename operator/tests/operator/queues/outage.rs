@@ -60,16 +60,16 @@ fn jobs_with_a_queue_hold_up_no_other_job_before_kueue_is_installed() {
     for number in 0..JOBS {
         cluster.create(&format!("early-{number}"), json!({"scheduling": {"kueue": {"queueName": "team"}}}));
     }
-    let is_told = |job: &Value| message(job, "Admitted").contains("can't list the Workloads of Kueue");
+    let is_reported = |job: &Value| message(job, "Admitted").contains("can't list the Workloads of Kueue");
     for number in 0..JOBS {
-        let job = cluster.wait(&format!("early-{number}"), "told what is missing", is_told);
+        let job = cluster.wait(&format!("early-{number}"), "reported as waiting for Kueue", is_reported);
         assert_eq!(job["status"]["phase"], "Pending");
     }
     cluster.create("unqueued", json!({}));
     cluster.wait_running("unqueued", 1);
 
     let _kueue = Kueue::start(&cluster.plane, json!({}));
-    cluster.wait("early-0", "in its queue", |job| !is_told(job));
+    cluster.wait("early-0", "in its queue", |job| !is_reported(job));
     let workloads = format!("{}?labelSelector=stagecoach.dev/job=early-0", collection("Workload", "default"));
     until("the Workload", || (!cluster.plane.client().list(&workloads).is_empty()).then_some(()));
 }

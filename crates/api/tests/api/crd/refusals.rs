@@ -20,7 +20,10 @@ fn every_row_is_refused_in_rust_with_its_words() {
         match (parse, validate, read(&row.manifest)) {
             (Some(words), None, Err(error)) => assert!(says(&error, words), "{changed:?}: {error}"),
             (None, Some(words), Ok(problems)) => {
-                assert!(problems.iter().any(|problem| says(problem, words)), "{changed:?}: {problems:#?}");
+                // words that begin with the field are the whole sentence
+                let is_whole = words.starts_with("spec.") || words.starts_with("metadata.");
+                let is_meant = |problem: &String| if is_whole { problem == words } else { says(problem, words) };
+                assert!(problems.iter().any(is_meant), "{changed:?}: {problems:#?}");
             }
             (None, None, Ok(problems)) => assert_eq!(problems, Vec::<String>::new(), "{changed:?}"),
             (_, _, found) => panic!("{changed:?}: {found:?}"),
